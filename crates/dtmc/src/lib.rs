@@ -1,1 +1,27 @@
-//! dtmc
+//! Throughput model of token-level LLM routing.
+//!
+//! `M` models serve `N` requests in a closed loop; a model launches a batch when it is idle and at least `B_i` requests
+//! wait for it. This crate computes what that does in the long run: it explores the exact Markov chain, solves it, and
+//! searches the thresholds. Start at [`Model::builder`], then [`solve`] or [`optimize`].
+
+mod chain;
+mod error;
+mod estimate;
+mod measures;
+mod model;
+mod solve;
+mod stationary;
+mod thresholds;
+
+pub use chain::{Chain, Classes, StateView, TransitionMatrix, classes, estimate_size, period};
+pub use error::Error;
+pub use estimate::SizeEstimate;
+pub use measures::{Measures, ModelMeasures};
+pub use model::{
+    Latency, MAX_CONCURRENCY, MAX_MODELS, MAX_QUANTA, MAX_ROUTING_STATES, Model, ModelBuilder,
+};
+pub use solve::{Solution, SolveOptions, solve, solve_chain, stationary};
+pub use stationary::{
+    CutSetKrylov, Gth, Method, Power, SparseLu, Stationary, StationarySolver, Sweeps, Tolerance,
+};
+pub use thresholds::{Thresholds, count_feasible, enumerate_feasible, is_feasible};

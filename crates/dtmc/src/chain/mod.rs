@@ -1,0 +1,194 @@
+//! The exact chain of a model under a threshold vector.
+
+mod classes;
+mod explore;
+mod key;
+mod matrix;
+mod outcomes;
+mod table;
+
+pub use classes::{Classes, classes, period};
+pub use key::StateView;
+pub use matrix::TransitionMatrix;
+
+pub(crate) use explore::{Explored, Explorer, Limits, Stop};
+pub(crate) use key::{Key, Layout};
+
+use crate::{Error, Model, SizeEstimate, SolveOptions, Thresholds, estimate};
+
+/// Bytes that building a chain of this size takes at its peak, the state table included.
+pub(crate) const fn estimate_bytes(states: usize, nonzeros: usize, key_bytes: usize) -> usize {
+    // The hash table holds (key, number) slots, at most 60 % full; while it grows, old and new coexist.
+    let slot = if key_bytes == 16 { 32 } else { 16 };
+    let table = (states * 5 / 3 + 1).next_power_of_two() * slot;
+    let per_state = 2 * key_bytes + 4 * 8 + 8 * 3;
+    table + states * per_state + nonzeros * 8
+}
+
+enum Keys {
+    Narrow(Vec<u64>),
+    Wide(Vec<u128>),
+}
+
+/// A chain: states in time order, transition matrix, elapsed quanta per state.
+pub struct Chain {
+    layout: Layout,
+    keys: Keys,
+    matrix: TransitionMatrix,
+    elapsed: Vec<u32>,
+}
+
+impl Chain {
+    /// Explores everything reachable from `N` requests waiting in routing state `options.start`.
+    ///
+    /// # Errors
+    /// Invalid or infeasible thresholds; [`Error::TooLarge`] with an estimate when the chain would break
+    /// `options.max_states` or `options.memory_limit`.
+    pub fn build(model: &Model, thresholds: &Thresholds, options: &SolveOptions) -> Result<Self, Error> {
+        Workspace::new(model)?.build(model, thresholds, options)
+    }
+
+    /// Number of reachable states.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.elapsed.len()
+    }
+
+    /// True for a chain without states (which [`Chain::build`] never makes).
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.elapsed.is_empty()
+    }
+
+    /// The transition matrix of the chain embedded at events.
+    #[must_use]
+    pub const fn matrix(&self) -> &TransitionMatrix {
+        &self.matrix
+    }
+
+    /// Quanta from a state to the next event.
+    #[must_use]
+    pub fn elapsed(&self, state: usize) -> u32 {
+        self.elapsed[state]
+    }
+
+    /// Counts and remaining times of a state.
+    #[must_use]
+    pub fn state(&self, state: usize) -> StateView {
+        match &self.keys {
+            Keys::Narrow(keys) => self.layout.decode(keys[state]),
+            Keys::Wide(keys) => self.layout.decode(keys[state]),
+        }
+    }
+
+    /// Waiting and running count of a routing state, and remaining quanta of a model, without allocation.
+    #[inline]
+    pub(crate) fn counts(&self, state: usize, routing_state: usize) -> (u32, u32) {
+        let (waiting, running) = (self.layout.waiting[routing_state], self.layout.running[routing_state]);
+        match &self.keys {
+            Keys::Narrow(keys) => (waiting.get(keys[state]), running.get(keys[state])),
+            Keys::Wide(keys) => (waiting.get(keys[state]), running.get(keys[state])),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn remaining(&self, state: usize, model: usize) -> u32 {
+        let clock = self.layout.clock[model];
+        self.layout.idle[model]
+            - match &self.keys {
+                Keys::Narrow(keys) => clock.get(keys[state]),
+                Keys::Wide(keys) => clock.get(keys[state]),
+            }
+    }
+
+    /// Expected tokens committed by the event that ends a stay in `state`.
+    #[must_use]
+    pub fn tokens(&self, model: &Model, state: usize) -> f64 {
+        let elapsed = self.elapsed[state];
+        (0..model.routing_states())
+            .filter(|&s| self.remaining(state, model.state_models()[s]) == elapsed)
+            .map(|s| f64::from(self.counts(state, s).1) * model.tokens_per_step(s))
+            .sum()
+    }
+
+    /// Bytes held by the finished chain.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let key = match &self.keys {
+            Keys::Narrow(keys) => 8 * keys.len(),
+            Keys::Wide(keys) => 16 * keys.len(),
+        };
+        key + 4 * self.elapsed.len() + self.matrix.bytes()
+    }
+}
+
+enum AnyExplorer {
+    Narrow(Explorer<u64>),
+    Wide(Explorer<u128>),
+}
+
+/// What can be reused between threshold vectors of one model: routing distributions and the state table.
+pub(crate) struct Workspace {
+    layout: Layout,
+    explorer: AnyExplorer,
+}
+
+impl Workspace {
+    pub(crate) fn new(model: &Model) -> Result<Self, Error> {
+        let layout = Layout::new(model)?;
+        let explorer = if layout.bits <= 64 {
+            AnyExplorer::Narrow(Explorer::new(model, layout.clone()))
+        } else {
+            AnyExplorer::Wide(Explorer::new(model, layout.clone()))
+        };
+        Ok(Self { layout, explorer })
+    }
+
+    pub(crate) fn build(&mut self, model: &Model, thresholds: &Thresholds, options: &SolveOptions) -> Result<Chain, Error> {
+        thresholds.check(model)?;
+        let limits = options.limits();
+        match self.explore(model, thresholds, options.start, limits) {
+            Ok(chain) => Ok(chain),
+            Err(Stop::Bad(error)) => Err(error),
+            Err(Stop::Limit { found, .. }) => {
+                let estimate = estimate::estimate_from(model, thresholds, found);
+                Err(estimate.refuse(model, thresholds, options))
+            }
+        }
+    }
+
+    /// As [`Workspace::build`], without checks and estimates.
+    pub(crate) fn explore(
+        &mut self,
+        model: &Model,
+        thresholds: &Thresholds,
+        start: usize,
+        limits: Limits,
+    ) -> Result<Chain, Stop> {
+        if start >= model.routing_states() {
+            let allowed = format!("a routing state from 0 to {}", model.routing_states() - 1);
+            return Err(Stop::Bad(Error::option("start", format!("routing state {start}"), allowed)));
+        }
+        let start = (start, model.concurrency());
+        let layout = self.layout.clone();
+        Ok(match &mut self.explorer {
+            AnyExplorer::Narrow(explorer) => {
+                let Explored { keys, matrix, elapsed } = explorer.explore(thresholds.as_slice(), start, limits)?;
+                Chain { layout, keys: Keys::Narrow(keys), matrix, elapsed }
+            }
+            AnyExplorer::Wide(explorer) => {
+                let Explored { keys, matrix, elapsed } = explorer.explore(thresholds.as_slice(), start, limits)?;
+                Chain { layout, keys: Keys::Wide(keys), matrix, elapsed }
+            }
+        })
+    }
+}
+
+/// Estimated size of a chain, for callers that want it before building.
+///
+/// # Errors
+/// When the thresholds don't suit the model.
+pub fn estimate_size(model: &Model, thresholds: &Thresholds) -> Result<SizeEstimate, Error> {
+    thresholds.check(model)?;
+    Ok(estimate::estimate_from(model, thresholds, 0))
+}
