@@ -1,1 +1,23 @@
-//! engine
+//! Serving engine for token-level LLM routing: one asynchronous subserver per model, handoff-resume, delayed batching.
+//!
+//! The modules follow the path of a request: [`server`] or library call, [`Engine`], [`scheduler`] of the entry model,
+//! [`runner`], [`routing`], and on to the scheduler of another model. `docs/architecture.md` is the map.
+
+pub mod config;
+mod engine;
+pub mod kv;
+pub mod keyed;
+pub mod model;
+pub mod reference;
+pub mod request;
+pub mod routing;
+pub mod runner;
+pub mod scheduler;
+pub mod server;
+pub mod simulation;
+mod subserver;
+pub mod tokenizer;
+
+pub use config::Config;
+pub use engine::{Engine, EngineError, EngineStats, SubmitError, TokenStream};
+pub use request::{CommittedToken, FinishReason, Request, RequestId, RequestStats, SamplingParams, StreamEvent};

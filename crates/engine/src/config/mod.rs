@@ -1,0 +1,522 @@
+//! Typed configuration of an engine, read from YAML.
+//!
+//! Unknown keys, wrong types and inconsistent values are errors that name the place (`file:line:column`), the value
+//! and what is allowed. [`reference_yaml`] prints every key with its default and meaning, from these very types.
+
+mod error;
+mod reference;
+mod routing;
+
+use std::path::{Path, PathBuf};
+
+use indexmap::IndexMap;
+use schemars::JsonSchema;
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub use error::ConfigError;
+pub(crate) use error::nearest;
+pub use reference::reference_yaml;
+pub use routing::RoutingConfig;
+
+/// Everything that defines a routed system: its models, how it routes, how it batches.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The models, by name. Their order is the order of `batching.thresholds` and of matrices in reports.
+    pub models: IndexMap<String, ModelConfig>,
+    /// How the next model of a request is chosen, token by token.
+    pub routing: RoutingConfig,
+    /// Entry point and admission.
+    #[serde(default)]
+    pub system: SystemConfig,
+    /// When a subserver launches a batch.
+    #[serde(default)]
+    pub batching: BatchingConfig,
+    /// Memory for keys and values.
+    #[serde(default)]
+    pub kv: KvConfig,
+    /// The HTTP server (`trbench serve`).
+    #[serde(default)]
+    pub server: ServerConfig,
+}
+
+/// One model and the subserver that runs it. Exactly one of `path`, `source` and `emulated` is needed.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ModelConfig {
+    /// A GGUF file, or a directory with `config.json`, `tokenizer.json` and `*.safetensors`.
+    pub path: Option<PathBuf>,
+    /// `demo` (fetched by `trbench models fetch demo`), or a hub id such as `Qwen/Qwen3-0.6B`.
+    pub source: Option<String>,
+    /// No model: a latency profile stands in for the forward pass. Every output then says "emulated".
+    pub emulated: Option<EmulatedConfig>,
+    /// Indices of the layers to keep, in order; all of them when absent (depth pruning).
+    pub layers: Option<Vec<usize>>,
+    /// How weights are held: `native` (as in the file), or dequantised to `f32`, `bf16` or `f16`.
+    pub dtype: WeightDtype,
+    /// `native`: this project's CPU kernels. `candle`: tensors of the candle library, on any device.
+    pub runner: RunnerKind,
+    /// `cpu`, or `cuda:N` in a build that has CUDA.
+    pub device: DeviceConfig,
+    /// Threads that compute this model's steps. 0: the machine's cores divided among the models.
+    pub threads: usize,
+    /// Cores that these threads are pinned to; not pinned when absent.
+    pub cores: Option<Vec<usize>>,
+    /// Most requests in one step. 0: `system.max_active`.
+    pub max_batch: usize,
+    /// Limits of the step scheduler.
+    pub scheduler: SchedulerConfig,
+}
+
+/// A latency profile in place of a model.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EmulatedConfig {
+    /// Step time in milliseconds: one number for every batch size, or a list whose entry `b - 1` is for batch size `b`
+    /// (larger batches continue along the last two entries).
+    pub latency_ms: LatencyProfile,
+}
+
+/// Step time by batch size, in milliseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum LatencyProfile {
+    /// The same for every batch size.
+    Constant(f64),
+    /// Entry `b - 1` is for batch size `b`.
+    Table(Vec<f64>),
+}
+
+/// How weights are held in memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightDtype {
+    /// As in the file.
+    #[default]
+    Native,
+    /// 32-bit floats.
+    F32,
+    /// bfloat16.
+    Bf16,
+    /// IEEE half precision.
+    F16,
+}
+
+/// Which implementation of the forward pass runs a model.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RunnerKind {
+    /// This project's CPU kernels.
+    #[default]
+    Native,
+    /// Candle tensors.
+    Candle,
+}
+
+/// Where a model computes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DeviceConfig {
+    /// The CPU.
+    #[default]
+    Cpu,
+    /// A CUDA device by ordinal.
+    Cuda(usize),
+}
+
+/// Limits of one model's step scheduler.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SchedulerConfig {
+    /// Most new tokens in one step over all requests; longer prompts are prefilled in chunks so that they cannot stall
+    /// decoding.
+    pub max_step_tokens: usize,
+}
+
+/// Entry point and admission.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SystemConfig {
+    /// The model at which requests start; the first one when empty.
+    pub entry_model: String,
+    /// Most requests decoded at the same time, over all models (the concurrency `N` of the throughput model).
+    pub max_active: usize,
+    /// Most requests waiting for admission; more are refused.
+    pub max_queued: usize,
+    /// Most tokens (prompt and output) of one request; 0: what the models' context allows.
+    pub max_tokens_per_request: usize,
+}
+
+/// When a subserver launches a batch.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct BatchingConfig {
+    /// Delayed batching: one threshold `B_i` per model in the order of `models`, or `auto` (found by the throughput
+    /// model from `batching.profile`), or `eager` (all 1). A model launches when at least `B_i` requests wait there;
+    /// feasible means `sum(B_i - 1) < max_active`. With fewer active requests the thresholds shrink to stay feasible.
+    pub thresholds: ThresholdConfig,
+    /// Longest time that a request waits below the threshold, in milliseconds.
+    pub max_wait_ms: f64,
+    /// What `auto` computes with.
+    pub profile: Option<ProfileConfig>,
+}
+
+/// Where thresholds come from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ThresholdConfig {
+    /// All 1: launch whatever is ready.
+    #[default]
+    Eager,
+    /// Computed by the throughput model at start-up, for every number of active requests.
+    Auto,
+    /// Given, one per model.
+    Fixed(Vec<u32>),
+}
+
+/// Latencies, routing and commit matrices of the throughput model (`docs/concepts/throughput-model.md`).
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProfileConfig {
+    /// Step time of each model in milliseconds, for any batch size.
+    pub latencies_ms: Vec<f64>,
+    /// `routing[i][j]`: probability that a step on model `i` sends the request to model `j`. Rows sum to 1.
+    pub routing: Vec<Vec<f64>>,
+    /// `commit[i][j]`: tokens committed by such a step; 1 everywhere when absent.
+    #[serde(default)]
+    pub commit: Option<Vec<Vec<f64>>>,
+    /// Time quantum of the chain in milliseconds.
+    #[serde(default = "default_quantum")]
+    pub quantum_ms: f64,
+}
+
+fn default_quantum() -> f64 {
+    0.1
+}
+
+/// Memory for keys and values.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct KvConfig {
+    /// Budget over all models, in MiB. It is divided so that every model holds the same number of tokens.
+    pub memory_mib: usize,
+    /// Tokens per block.
+    pub block_size: usize,
+    /// Element type of the native runner's cache: `f32` or `f16`.
+    pub dtype: KvDtype,
+}
+
+/// Element type of cached keys and values.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum KvDtype {
+    /// 32-bit floats.
+    F32,
+    /// IEEE half precision.
+    #[default]
+    F16,
+}
+
+/// The HTTP server.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServerConfig {
+    /// Address to listen on; loopback unless changed.
+    pub host: std::net::IpAddr,
+    /// TCP port; 0 takes a free one and prints it.
+    pub port: u16,
+    /// Largest request body, in KiB.
+    pub max_body_kib: usize,
+    /// Longest time one request may take, in seconds.
+    pub request_timeout_s: u64,
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        Self { max_step_tokens: 256 }
+    }
+}
+
+impl Default for SystemConfig {
+    fn default() -> Self {
+        Self { entry_model: String::new(), max_active: 8, max_queued: 256, max_tokens_per_request: 0 }
+    }
+}
+
+impl Default for BatchingConfig {
+    fn default() -> Self {
+        Self { thresholds: ThresholdConfig::Eager, max_wait_ms: 1000.0, profile: None }
+    }
+}
+
+impl Default for KvConfig {
+    fn default() -> Self {
+        Self { memory_mib: 1024, block_size: 16, dtype: KvDtype::F16 }
+    }
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self { host: std::net::Ipv4Addr::LOCALHOST.into(), port: 30000, max_body_kib: 4096, request_timeout_s: 600 }
+    }
+}
+
+impl Config {
+    /// Reads and validates a YAML file.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ConfigError::whole(path, format!("cannot read the configuration: {error}")))?;
+        Self::from_yaml(&text, path)
+    }
+
+    /// Parses and validates YAML text; `origin` is named in errors.
+    pub fn from_yaml(text: &str, origin: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let origin = origin.as_ref();
+        let config: Self = serde_saphyr::from_str(text).map_err(|error| error::from_yaml_error(origin, &error))?;
+        config.validate().map_err(|problem| ConfigError::at_key(origin, text, problem.0, problem.1))?;
+        Ok(config)
+    }
+
+    /// The model names, in order.
+    pub fn model_names(&self) -> Vec<String> {
+        self.models.keys().cloned().collect()
+    }
+
+    /// Index of the entry model.
+    pub fn entry_index(&self) -> usize {
+        self.models.get_index_of(&self.system.entry_model).unwrap_or(0)
+    }
+
+    /// Whether latency profiles stand in for the models.
+    pub fn is_emulated(&self) -> bool {
+        self.models.values().any(|model| model.emulated.is_some())
+    }
+
+    /// Checks what the types cannot express. Returns the offending key and a message.
+    pub fn validate(&self) -> Result<(), (&'static str, String)> {
+        if self.models.is_empty() {
+            return Err(("models", "at least one model is needed".into()));
+        }
+        if self.models.len() > 16 {
+            return Err(("models", format!("{} models given, at most 16 are supported", self.models.len())));
+        }
+        for (name, model) in &self.models {
+            model.validate(name)?;
+        }
+        let emulated = self.models.values().filter(|model| model.emulated.is_some()).count();
+        if emulated != 0 && emulated != self.models.len() {
+            return Err(("emulated", "either all models are emulated or none: emulated models write no text".into()));
+        }
+        self.validate_system()?;
+        self.validate_batching()
+    }
+
+    fn validate_system(&self) -> Result<(), (&'static str, String)> {
+        let entry = &self.system.entry_model;
+        if !entry.is_empty() && !self.models.contains_key(entry) {
+            let names = self.model_names();
+            let hint = nearest(entry, names.iter().map(String::as_str));
+            return Err(("entry_model", format!("unknown model `{entry}`, known are {}{hint}", list(&names))));
+        }
+        if self.system.max_active == 0 || self.system.max_active > 4096 {
+            return Err(("max_active", format!("`max_active` is {}, allowed are 1 to 4096", self.system.max_active)));
+        }
+        if ![8, 16, 32, 64].contains(&self.kv.block_size) {
+            return Err(("block_size", format!("`block_size` is {}, allowed are 8, 16, 32, 64", self.kv.block_size)));
+        }
+        Ok(())
+    }
+
+    fn validate_batching(&self) -> Result<(), (&'static str, String)> {
+        let batching = &self.batching;
+        if !(batching.max_wait_ms.is_finite() && batching.max_wait_ms > 0.0) {
+            return Err(("max_wait_ms", format!("`max_wait_ms` is {}, it must be above 0", batching.max_wait_ms)));
+        }
+        match &batching.thresholds {
+            ThresholdConfig::Eager => Ok(()),
+            ThresholdConfig::Auto if batching.profile.is_none() && !self.is_emulated() => Err((
+                "thresholds",
+                "`thresholds: auto` needs `batching.profile` (latencies_ms, routing, commit) to compute with".into(),
+            )),
+            ThresholdConfig::Auto => Ok(()),
+            ThresholdConfig::Fixed(vector) => {
+                crate::scheduler::check_thresholds(vector, self.models.len(), self.system.max_active)
+                    .map_err(|message| ("thresholds", message))
+            }
+        }
+    }
+}
+
+impl ModelConfig {
+    fn validate(&self, name: &str) -> Result<(), (&'static str, String)> {
+        let origins = [self.path.is_some(), self.source.is_some(), self.emulated.is_some()];
+        if origins.iter().filter(|given| **given).count() != 1 {
+            return Err(("models", format!("model `{name}` needs exactly one of `path`, `source`, `emulated`")));
+        }
+        if let Some(layers) = &self.layers
+            && (layers.is_empty() || layers.windows(2).any(|pair| pair[0] >= pair[1]))
+        {
+            return Err(("layers", format!("`layers` of model `{name}` must be a rising list of layer indices")));
+        }
+        if self.scheduler.max_step_tokens == 0 || self.scheduler.max_step_tokens > 8192 {
+            let given = self.scheduler.max_step_tokens;
+            return Err(("max_step_tokens", format!("`max_step_tokens` is {given}, allowed are 1 to 8192")));
+        }
+        if let Some(emulated) = &self.emulated {
+            let values: &[f64] = match &emulated.latency_ms {
+                LatencyProfile::Constant(value) => std::slice::from_ref(value),
+                LatencyProfile::Table(values) => values,
+            };
+            if values.is_empty() || values.iter().any(|value| !(value.is_finite() && *value > 0.0)) {
+                return Err(("latency_ms", format!("`latency_ms` of model `{name}` must be above 0, got {values:?}")));
+            }
+        }
+        if self.runner == RunnerKind::Native && self.device != DeviceConfig::Cpu {
+            return Err(("device", format!("model `{name}`: `runner: native` computes on `cpu`; use `runner: candle`")));
+        }
+        Ok(())
+    }
+}
+
+/// `a`, `b` and `c` in backticks, for messages.
+pub(crate) fn list<S: AsRef<str>>(names: &[S]) -> String {
+    names.iter().map(|name| format!("`{}`", name.as_ref())).collect::<Vec<_>>().join(", ")
+}
+
+impl LatencyProfile {
+    /// Step time in milliseconds at batch size `batch` (at least 1).
+    pub fn at(&self, batch: usize) -> f64 {
+        match self {
+            Self::Constant(value) => *value,
+            Self::Table(values) => {
+                let last = values.len() - 1;
+                let index = batch.max(1) - 1;
+                if index <= last {
+                    return values[index];
+                }
+                let slope = if last > 0 { (values[last] - values[last - 1]).max(0.0) } else { 0.0 };
+                values[last] + slope * (index - last) as f64
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for LatencyProfile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ProfileVisitor;
+        impl<'de> Visitor<'de> for ProfileVisitor {
+            type Value = LatencyProfile;
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.write_str("milliseconds, or a list of milliseconds by batch size")
+            }
+            fn visit_f64<E>(self, value: f64) -> Result<Self::Value, E> {
+                Ok(LatencyProfile::Constant(value))
+            }
+            fn visit_i64<E>(self, value: i64) -> Result<Self::Value, E> {
+                Ok(LatencyProfile::Constant(value as f64))
+            }
+            fn visit_u64<E>(self, value: u64) -> Result<Self::Value, E> {
+                Ok(LatencyProfile::Constant(value as f64))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+                let mut values = Vec::new();
+                while let Some(value) = seq.next_element::<f64>()? {
+                    values.push(value);
+                }
+                Ok(LatencyProfile::Table(values))
+            }
+        }
+        deserializer.deserialize_any(ProfileVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for ThresholdConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ThresholdVisitor;
+        impl<'de> Visitor<'de> for ThresholdVisitor {
+            type Value = ThresholdConfig;
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.write_str("`auto`, `eager`, or a list with one threshold per model, such as `[1, 3]`")
+            }
+            fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Self::Value, E> {
+                match value {
+                    "auto" => Ok(ThresholdConfig::Auto),
+                    "eager" => Ok(ThresholdConfig::Eager),
+                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(value), &self)),
+                }
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+                let mut values = Vec::new();
+                while let Some(value) = seq.next_element::<u32>()? {
+                    if value == 0 {
+                        return Err(A::Error::custom("a threshold of 0 is not allowed, the smallest is 1"));
+                    }
+                    values.push(value);
+                }
+                Ok(ThresholdConfig::Fixed(values))
+            }
+        }
+        deserializer.deserialize_any(ThresholdVisitor)
+    }
+}
+
+impl Serialize for ThresholdConfig {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Eager => serializer.serialize_str("eager"),
+            Self::Auto => serializer.serialize_str("auto"),
+            Self::Fixed(vector) => vector.serialize(serializer),
+        }
+    }
+}
+
+impl JsonSchema for ThresholdConfig {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "ThresholdConfig".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"anyOf": [
+            {"type": "string", "enum": ["auto", "eager"]},
+            {"type": "array", "items": {"type": "integer", "minimum": 1}}
+        ]})
+    }
+}
+
+impl std::fmt::Display for DeviceConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for DeviceConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.as_str() {
+            "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda(0)),
+            other => other
+                .strip_prefix("cuda:")
+                .and_then(|ordinal| ordinal.parse().ok())
+                .map(Self::Cuda)
+                .ok_or_else(|| D::Error::custom(format!("unknown device `{other}`, allowed are `cpu` and `cuda:N`"))),
+        }
+    }
+}
+
+impl Serialize for DeviceConfig {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl JsonSchema for DeviceConfig {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "DeviceConfig".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"type": "string", "pattern": "^(cpu|cuda(:[0-9]+)?)$"})
+    }
+}

@@ -1,0 +1,98 @@
+//! The `routing` section: a method's name and that method's own options.
+
+use std::path::Path;
+
+use indexmap::IndexMap;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+use serde_saphyr::Spanned;
+
+use super::error::{ConfigError, nearest};
+use super::list;
+use crate::routing::registry;
+
+/// `routing: {method: NAME, ...}`. Which options there are depends on the method; its registry entry checks them.
+#[derive(Debug, Clone)]
+pub struct RoutingConfig {
+    /// Name of the routing method, as registered.
+    pub method: String,
+    /// The method's options.
+    pub options: serde_json::Map<String, Value>,
+}
+
+impl RoutingConfig {
+    /// A method with its options, for use from code.
+    pub fn new(method: &str, options: Value) -> Self {
+        Self { method: method.to_owned(), options: options.as_object().cloned().unwrap_or_default() }
+    }
+
+    /// The options as the method's own type.
+    pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, String> {
+        serde_json::from_value(Value::Object(self.options.clone()))
+            .map_err(|error| format!("routing method `{}`: {error}", self.method))
+    }
+}
+
+impl<'de> Deserialize<'de> for RoutingConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::Error;
+        let mut map = IndexMap::<String, Spanned<Value>>::deserialize(deserializer)?;
+        let method = map.shift_remove("method").ok_or_else(|| {
+            D::Error::custom(format!("key `method` is missing in `routing`, allowed are {}", list(&registry::names())))
+        })?;
+        let Value::String(name) = method.value else {
+            return Err(D::Error::custom(format!("`routing.method` must be a name, got `{}`", method.value)));
+        };
+        let Some(entry) = registry::find(&name) else {
+            let names = registry::names();
+            return Err(D::Error::custom(format!(
+                "unknown routing method `{name}`, known are {}{}",
+                list(&names),
+                nearest(&name, names.iter().copied())
+            )));
+        };
+        let known = (entry.option_names)();
+        for (key, value) in &map {
+            if !known.iter().any(|name| name == key) {
+                let place = ConfigError {
+                    path: Path::new("routing").to_owned(),
+                    location: Some((value.referenced.line(), value.referenced.column())),
+                    message: format!(
+                        "unknown key `{key}` for method `{name}`, allowed are {}{}",
+                        list(&known),
+                        nearest(key, known.iter().map(String::as_str))
+                    ),
+                };
+                return Err(D::Error::custom(place.message));
+            }
+        }
+        let options = map.into_iter().map(|(key, value)| (key, value.value)).collect();
+        let config = Self { method: name, options };
+        (entry.check)(&config).map_err(D::Error::custom)?;
+        Ok(config)
+    }
+}
+
+impl Serialize for RoutingConfig {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serde_json::Map::new();
+        map.insert("method".into(), Value::String(self.method.clone()));
+        map.extend(self.options.clone());
+        map.serialize(serializer)
+    }
+}
+
+impl JsonSchema for RoutingConfig {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "RoutingConfig".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "object",
+            "properties": {"method": {"type": "string", "enum": registry::names()}},
+            "required": ["method"]
+        })
+    }
+}

@@ -1,0 +1,315 @@
+//! The engine: loads models, starts one subserver per model, takes requests, gives out token streams.
+
+mod launch;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use crate::config::{Config, ConfigError};
+use crate::model::ModelError;
+use crate::request::{CommittedToken, FinishReason, ModelIndex, Request, RequestId, RequestStats, StreamEvent};
+use crate::scheduler::{Event, ModelStats};
+use crate::subserver::{Inbound, Shared, Streams};
+use crate::tokenizer::TextCodec;
+
+/// An engine could not be launched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A model could not be loaded.
+    #[error("model `{name}`: {source}")]
+    Model {
+        /// The model's name.
+        name: String,
+        /// Why.
+        source: ModelError,
+    },
+    /// The configuration is valid, but not for these models.
+    #[error("{0}")]
+    Unusable(String),
+    /// The operating system refused.
+    #[error("cannot start a thread: {0}")]
+    Thread(String),
+}
+
+/// A request was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// The prompt is empty or has an id outside the vocabulary, or a parameter is out of range.
+    #[error("{0}")]
+    Invalid(String),
+    /// The prompt leaves no room for output.
+    #[error("the prompt has {prompt} tokens, and a request may have at most {limit} tokens with its output")]
+    TooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Most tokens of prompt and output.
+        limit: usize,
+    },
+    /// Too many requests are waiting.
+    #[error("{open} requests are open, at most {limit} are allowed (`max_active` + `max_queued`)")]
+    Overloaded {
+        /// Open requests.
+        open: usize,
+        /// Their bound.
+        limit: usize,
+    },
+    /// The engine drains or has stopped.
+    #[error("the engine is shutting down")]
+    ShuttingDown,
+}
+
+/// Counters of an engine.
+#[derive(Debug, Clone, Serialize)]
+pub struct EngineStats {
+    /// Model names, in order.
+    pub names: Vec<String>,
+    /// Counters of each model.
+    pub models: Vec<ModelStats>,
+    /// KV blocks held by each model.
+    pub held_blocks: Vec<usize>,
+    /// Requests open, admitted or queued.
+    pub open_requests: usize,
+}
+
+struct Inner {
+    names: Vec<String>,
+    entry: ModelIndex,
+    inboxes: Vec<SyncSender<Inbound>>,
+    streams: Arc<Streams>,
+    shared: Vec<Arc<Shared>>,
+    next_id: AtomicU64,
+    accepting: AtomicBool,
+    healthy: Arc<AtomicBool>,
+    max_open: usize,
+    vocab: usize,
+    token_limit: usize,
+}
+
+impl Inner {
+    /// Never blocks for long: the entry's inbox has room for every open request.
+    fn tell_entry(&self, event: Event) {
+        let mut inbound = Inbound::Event(event);
+        while let Err(TrySendError::Full(back)) = self.inboxes[self.entry].try_send(inbound) {
+            inbound = back;
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A running routed system.
+pub struct Engine {
+    inner: Arc<Inner>,
+    threads: Vec<JoinHandle<()>>,
+    text: Option<TextCodec>,
+    info: LaunchInfo,
+}
+
+/// What an engine decided at launch.
+#[derive(Debug, Clone, Serialize)]
+pub struct LaunchInfo {
+    /// One line per model.
+    pub models: Vec<String>,
+    /// Thresholds at `max_active` requests.
+    pub thresholds: Vec<u32>,
+    /// Tokens that each model's KV cache holds.
+    pub kv_tokens: usize,
+    /// Most tokens of one request, prompt and output.
+    pub token_limit: usize,
+    /// Whether latency profiles stand in for the models.
+    pub emulated: bool,
+    /// Conditions worth a warning.
+    pub warnings: Vec<String>,
+}
+
+impl Engine {
+    /// Loads the models and starts the subservers. Blocks until all are ready.
+    pub fn launch(config: &Config) -> Result<Self, EngineError> {
+        launch::launch(config)
+    }
+
+    /// Takes a request. Its tokens come out of the stream as they are committed; dropping the stream cancels it.
+    pub fn generate(&self, request: Request) -> Result<TokenStream, SubmitError> {
+        let inner = &self.inner;
+        let request = self.check(request)?;
+        let open = inner.streams.len();
+        if open >= inner.max_open {
+            return Err(SubmitError::Overloaded { open, limit: inner.max_open });
+        }
+        let id = RequestId(inner.next_id.fetch_add(1, Ordering::Relaxed));
+        // Room for every token and the end: the engine never waits for a slow reader.
+        let (sender, receiver) = mpsc::channel(request.sampling.max_tokens + 1);
+        inner.streams.insert(id, sender);
+        inner.tell_entry(Event::ClientRequest(id, Arc::new(request)));
+        if !inner.healthy.load(Ordering::Acquire) {
+            inner.streams.remove(id);
+            return Err(SubmitError::ShuttingDown);
+        }
+        Ok(TokenStream { id, receiver, inner: Arc::clone(inner), finished: false })
+    }
+
+    fn check(&self, mut request: Request) -> Result<Request, SubmitError> {
+        let inner = &self.inner;
+        if !inner.accepting.load(Ordering::Acquire) || !inner.healthy.load(Ordering::Acquire) {
+            return Err(SubmitError::ShuttingDown);
+        }
+        if request.prompt.is_empty() {
+            return Err(SubmitError::Invalid("the prompt is empty".into()));
+        }
+        if let Some(id) = request.prompt.iter().find(|id| **id as usize >= inner.vocab) {
+            let message = format!("token id {id} is outside the vocabulary of {} tokens", inner.vocab);
+            return Err(SubmitError::Invalid(message));
+        }
+        let sampling = &mut request.sampling;
+        if !(sampling.temperature.is_finite() && sampling.temperature >= 0.0) {
+            let message = format!("`temperature` is {}, it must be 0 or more", sampling.temperature);
+            return Err(SubmitError::Invalid(message));
+        }
+        if !(sampling.top_p > 0.0 && sampling.top_p <= 1.0) {
+            return Err(SubmitError::Invalid(format!("`top_p` is {}, allowed is above 0 up to 1", sampling.top_p)));
+        }
+        if sampling.max_tokens == 0 {
+            return Err(SubmitError::Invalid("`max_tokens` is 0, the smallest is 1".into()));
+        }
+        if request.prompt.len() >= inner.token_limit {
+            return Err(SubmitError::TooLong { prompt: request.prompt.len(), limit: inner.token_limit });
+        }
+        sampling.max_tokens = sampling.max_tokens.min(inner.token_limit - request.prompt.len());
+        Ok(request)
+    }
+
+    /// Cancels a request by id.
+    pub fn abort(&self, id: RequestId) {
+        self.inner.tell_entry(Event::Cancel(id));
+    }
+
+    /// Takes no new requests and waits for the open ones; returns whether all ended in time.
+    pub fn drain(&self, timeout: Duration) -> bool {
+        self.inner.accepting.store(false, Ordering::Release);
+        self.inner.streams.wait_empty(timeout)
+    }
+
+    /// Whether all subservers run.
+    pub fn is_healthy(&self) -> bool {
+        self.inner.healthy.load(Ordering::Acquire)
+    }
+
+    /// Counters, as of each model's last step.
+    pub fn stats(&self) -> EngineStats {
+        let shared = &self.inner.shared;
+        EngineStats {
+            names: self.inner.names.clone(),
+            models: shared.iter().map(|s| s.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()).collect(),
+            held_blocks: shared.iter().map(|s| s.held_blocks.load(Ordering::Relaxed)).collect(),
+            open_requests: self.inner.streams.len(),
+        }
+    }
+
+    /// Tokenizer and chat template; absent when the models are emulated.
+    pub fn text(&self) -> Option<&TextCodec> {
+        self.text.as_ref()
+    }
+
+    /// What was decided at launch.
+    pub fn info(&self) -> &LaunchInfo {
+        &self.info
+    }
+
+    /// Model names, in order.
+    pub fn model_names(&self) -> &[String] {
+        &self.inner.names
+    }
+
+    /// Vocabulary size.
+    pub fn vocab(&self) -> usize {
+        self.inner.vocab
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.inner.accepting.store(false, Ordering::Release);
+        for inbox in &self.inner.inboxes {
+            // A subserver empties its inbox between steps; a dead one has closed it.
+            let _closed = inbox.send(Inbound::Stop);
+        }
+        for thread in self.threads.drain(..) {
+            let _reported_already = thread.join();
+        }
+        self.inner.streams.fail_all("the engine has stopped");
+    }
+}
+
+/// The committed tokens of one request, in order, then its end. Dropping it cancels the request.
+pub struct TokenStream {
+    id: RequestId,
+    receiver: mpsc::Receiver<StreamEvent>,
+    inner: Arc<Inner>,
+    finished: bool,
+}
+
+impl std::fmt::Debug for TokenStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenStream").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl TokenStream {
+    /// The request's id, for [`Engine::abort`].
+    pub fn id(&self) -> RequestId {
+        self.id
+    }
+
+    /// The next event, or `None` after the end.
+    pub async fn next(&mut self) -> Option<StreamEvent> {
+        let event = self.receiver.recv().await;
+        self.note(event)
+    }
+
+    /// The next event, or `None` after the end. Not for use inside an async runtime.
+    pub fn blocking_next(&mut self) -> Option<StreamEvent> {
+        let event = self.receiver.blocking_recv();
+        self.note(event)
+    }
+
+    fn note(&mut self, event: Option<StreamEvent>) -> Option<StreamEvent> {
+        self.finished |= matches!(event, None | Some(StreamEvent::Finished(..)));
+        event
+    }
+
+    /// All tokens and the end. Not for use inside an async runtime.
+    pub fn collect_blocking(mut self) -> (Vec<CommittedToken>, FinishReason, RequestStats) {
+        let mut tokens = Vec::new();
+        while let Some(event) = self.blocking_next() {
+            match event {
+                StreamEvent::Token(token) => tokens.push(token),
+                StreamEvent::Finished(reason, stats) => return (tokens, reason, stats),
+            }
+        }
+        (tokens, FinishReason::Error("the engine has stopped".into()), RequestStats::default())
+    }
+}
+
+impl Drop for TokenStream {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.inner.tell_entry(Event::Cancel(self.id));
+        }
+    }
+}

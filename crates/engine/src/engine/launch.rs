@@ -1,0 +1,301 @@
+//! From a configuration to running subservers.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+use candle_core::Device;
+
+use super::{Engine, EngineError, Inner, LaunchInfo};
+use crate::config::{Config, DeviceConfig, EmulatedConfig, KvDtype, ModelConfig, RunnerKind, ThresholdConfig};
+use crate::model::{Decoder, ModelError, ModelFiles};
+use crate::routing::registry::{self, SystemView};
+use crate::routing::{RoutingPolicy, SignalNeeds};
+use crate::runner::{CandleRunner, EmulatedModel, EmulatedRunner, ModelRunner};
+use crate::scheduler::{Core, CoreConfig, ThresholdTable};
+use crate::subserver::{Inbound, Shared, Streams, Subserver};
+use crate::tokenizer::TextCodec;
+
+/// Vocabulary of emulated models.
+const EMULATED_VOCAB: usize = 32_000;
+/// Tokens that an emulated model's KV cache holds.
+const EMULATED_KV_TOKENS: usize = 1 << 20;
+/// Room in an inbox per active request, and on top of it.
+const INBOX_PER_REQUEST: usize = 4;
+const INBOX_EXTRA: usize = 1024;
+
+/// What the models have in common.
+struct Common {
+    vocab: usize,
+    context: usize,
+    eos: Vec<u32>,
+    text: Option<TextCodec>,
+}
+
+pub(super) fn launch(config: &Config) -> Result<Engine, EngineError> {
+    config.validate().map_err(|(_, message)| EngineError::Unusable(message))?;
+    let names = config.model_names();
+    let files = open_models(config)?;
+    let common = common(config, &files)?;
+    let view = SystemView { models: names.clone(), entry: config.entry_index(), vocab: common.vocab };
+    let policy: Arc<dyn RoutingPolicy> =
+        Arc::from(registry::build(&config.routing, &view).map_err(EngineError::Unusable)?);
+    let kv_blocks = plan_kv(config, &files, common.context)?;
+    let block_size = config.kv.block_size;
+    let token_limit = match config.system.max_tokens_per_request {
+        0 => common.context.min(kv_blocks * block_size),
+        limit => limit.min(common.context).min(kv_blocks * block_size),
+    };
+    let thresholds = Arc::new(threshold_table(config)?);
+    let (threads, mut warnings) = divide_threads(config);
+    let runners = load_runners(config, files, policy.needs(), (kv_blocks, block_size), &threads)?;
+    let max_active = config.system.max_active;
+    let streams = Arc::new(Streams::default());
+    let healthy = Arc::new(AtomicBool::new(true));
+    let capacity = INBOX_PER_REQUEST * (max_active + config.system.max_queued) + INBOX_EXTRA;
+    let (senders, receivers): (Vec<_>, Vec<_>) = names.iter().map(|_| sync_channel::<Inbound>(capacity)).unzip();
+    let epoch = Instant::now();
+    let mut engine_threads = Vec::new();
+    let mut shared_states = Vec::new();
+    for (model, (runner, inbox)) in runners.into_iter().zip(receivers).enumerate() {
+        let settings = &config.models[model];
+        let core = Core::new(
+            CoreConfig {
+                model,
+                models: names.len(),
+                entry: view.entry,
+                max_active,
+                max_batch: if settings.max_batch == 0 { max_active } else { settings.max_batch },
+                max_step_tokens: settings.scheduler.max_step_tokens,
+                max_wait: Duration::from_secs_f64(config.batching.max_wait_ms / 1e3),
+                thresholds: Arc::clone(&thresholds),
+                kv_blocks,
+                admission_blocks: kv_blocks,
+                block_size,
+                eos: common.eos.clone(),
+            },
+            Arc::clone(&policy),
+        );
+        let shared = Arc::new(Shared::default());
+        shared_states.push(Arc::clone(&shared));
+        let subserver = Subserver {
+            model,
+            core,
+            runner,
+            inbox,
+            peers: senders.clone(),
+            streams: Arc::clone(&streams),
+            shared,
+            outbox: names.iter().map(|_| VecDeque::new()).collect(),
+            epoch,
+        };
+        engine_threads.push(spawn(subserver, &names[model], &streams, &healthy)?);
+    }
+    if config.is_emulated() {
+        warnings.push("emulated: latency profiles stand in for the models".into());
+    }
+    let info = LaunchInfo {
+        models: config.models.iter().zip(&threads).map(|((name, model), threads)| describe(name, model, *threads)).collect(),
+        thresholds: thresholds.row(max_active),
+        kv_tokens: kv_blocks * block_size,
+        token_limit,
+        emulated: config.is_emulated(),
+        warnings,
+    };
+    let inner = Inner {
+        names,
+        entry: view.entry,
+        inboxes: senders,
+        streams,
+        shared: shared_states,
+        next_id: AtomicU64::new(0),
+        accepting: AtomicBool::new(true),
+        healthy,
+        max_open: max_active + config.system.max_queued,
+        vocab: common.vocab,
+        token_limit,
+    };
+    Ok(Engine { inner: Arc::new(inner), threads: engine_threads, text: common.text, info })
+}
+
+fn spawn(
+    subserver: Subserver,
+    name: &str,
+    streams: &Arc<Streams>,
+    healthy: &Arc<AtomicBool>,
+) -> Result<std::thread::JoinHandle<()>, EngineError> {
+    let (streams, healthy, label) = (Arc::clone(streams), Arc::clone(healthy), name.to_owned());
+    let body = move || {
+        // A bug in a scheduler must not leave clients waiting for ever.
+        if catch_unwind(AssertUnwindSafe(|| subserver.run())).is_err() {
+            healthy.store(false, Ordering::Release);
+            streams.fail_all(&format!("the subserver of model `{label}` failed"));
+        }
+    };
+    let builder = std::thread::Builder::new().name(format!("subserver-{name}"));
+    builder.spawn(body).map_err(|error| EngineError::Thread(error.to_string()))
+}
+
+fn describe(name: &str, model: &ModelConfig, threads: usize) -> String {
+    if let Some(EmulatedConfig { latency_ms }) = &model.emulated {
+        return format!("{name}: emulated, {:.3} ms at batch 1", latency_ms.at(1));
+    }
+    let origin = model.path.as_ref().map(|path| path.display().to_string());
+    let origin = origin.or_else(|| model.source.clone()).unwrap_or_default();
+    let layers = model.layers.as_ref().map(|keep| format!(", {} layers kept", keep.len())).unwrap_or_default();
+    let dtype = serde_json::to_value(model.dtype).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
+    format!("{name}: {origin}{layers}, {dtype} weights, {} threads on {}", threads, model.device)
+}
+
+fn open_models(config: &Config) -> Result<Vec<ModelFiles>, EngineError> {
+    let real = config.models.iter().filter(|(_, model)| model.emulated.is_none());
+    real.map(|(name, model)| {
+        ModelFiles::open(model).map_err(|source| EngineError::Model { name: name.clone(), source })
+    })
+    .collect()
+}
+
+/// Checks that all models speak the same tokens.
+fn common(config: &Config, files: &[ModelFiles]) -> Result<Common, EngineError> {
+    let Some(first) = files.first() else {
+        return Ok(Common { vocab: EMULATED_VOCAB, context: EMULATED_KV_TOKENS, eos: Vec::new(), text: None });
+    };
+    let hash = first.text.vocabulary_hash();
+    let names = config.model_names();
+    for (file, name) in files.iter().zip(&names).skip(1) {
+        if file.text.vocabulary_hash() != hash || file.eos != first.eos {
+            return Err(EngineError::Unusable(format!(
+                "models `{}` and `{name}` do not share a vocabulary ({} and {} tokens, end tokens {:?} and {:?}): they \
+                 cannot exchange tokens",
+                names[0], first.arch.vocab, file.arch.vocab, first.eos, file.eos
+            )));
+        }
+    }
+    let smallest = |value: fn(&ModelFiles) -> usize| files.iter().map(value).min().unwrap_or_default();
+    Ok(Common {
+        vocab: smallest(|file| file.arch.vocab),
+        context: smallest(|file| file.arch.context),
+        eos: first.eos.clone(),
+        text: Some(first.text.clone()),
+    })
+}
+
+/// Blocks per model: the budget divided so that every model holds the same number of tokens, but no more than all
+/// active requests at full length can use.
+fn plan_kv(config: &Config, files: &[ModelFiles], context: usize) -> Result<usize, EngineError> {
+    let block_size = config.kv.block_size;
+    let limit = match config.system.max_tokens_per_request {
+        0 => context,
+        limit => limit.min(context),
+    };
+    let useful = config.system.max_active * limit.div_ceil(block_size);
+    if files.is_empty() {
+        return Ok(useful.min(EMULATED_KV_TOKENS / block_size));
+    }
+    let bytes_per_token: usize = config
+        .models
+        .values()
+        .zip(files)
+        .map(|(model, file)| file.arch.kv_elements_per_token() * kv_element_size(config, model))
+        .sum();
+    let affordable = config.kv.memory_mib * (1 << 20) / (bytes_per_token * block_size);
+    if affordable == 0 {
+        return Err(EngineError::Unusable(format!(
+            "`kv.memory_mib` is {}: one block of {block_size} tokens takes {} KiB over all models",
+            config.kv.memory_mib,
+            bytes_per_token * block_size / 1024
+        )));
+    }
+    Ok(useful.min(affordable))
+}
+
+fn kv_element_size(config: &Config, model: &ModelConfig) -> usize {
+    match (model.runner, config.kv.dtype) {
+        (RunnerKind::Native, KvDtype::F16) => 2,
+        _ => 4,
+    }
+}
+
+fn threshold_table(config: &Config) -> Result<ThresholdTable, EngineError> {
+    let models = config.models.len();
+    Ok(match &config.batching.thresholds {
+        ThresholdConfig::Eager => ThresholdTable::eager(models),
+        ThresholdConfig::Fixed(vector) => ThresholdTable::from_vector(vector, config.system.max_active),
+        ThresholdConfig::Auto => {
+            return Err(EngineError::Unusable("auto".into()));
+        }
+    })
+}
+
+/// Threads of each model, and warnings where they are more than the machine's cores.
+fn divide_threads(config: &Config) -> (Vec<usize>, Vec<String>) {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let share = (cores / config.models.len()).max(1);
+    let real = config.models.values().filter(|model| model.emulated.is_none());
+    let threads: Vec<usize> =
+        config.models.values().map(|model| if model.threads == 0 { share } else { model.threads }).collect();
+    let total: usize = real.map(|model| if model.threads == 0 { share } else { model.threads }).sum();
+    let mut warnings = Vec::new();
+    if total > cores {
+        warnings.push(format!("models use {total} threads on {cores} cores: they will slow each other down"));
+    }
+    (threads, warnings)
+}
+
+/// Loads all models at the same time.
+fn load_runners(
+    config: &Config,
+    files: Vec<ModelFiles>,
+    needs: SignalNeeds,
+    kv: (usize, usize),
+    threads: &[usize],
+) -> Result<Vec<Box<dyn ModelRunner>>, EngineError> {
+    if files.is_empty() {
+        let profiles = config.models.values().filter_map(|model| model.emulated.as_ref());
+        let runner = |emulated: &EmulatedConfig| -> Box<dyn ModelRunner> {
+            let model = EmulatedModel::new(emulated.latency_ms.clone(), EMULATED_VOCAB as u32, kv.0, kv.1);
+            Box::new(EmulatedRunner(model))
+        };
+        return Ok(profiles.map(runner).collect());
+    }
+    std::thread::scope(|scope| {
+        let loads: Vec<_> = config
+            .models
+            .iter()
+            .zip(files)
+            .zip(threads)
+            .map(|(((name, model), file), threads)| {
+                scope.spawn(move || {
+                    load_runner(config, model, &file, needs, kv, *threads)
+                        .map_err(|source| EngineError::Model { name: name.clone(), source })
+                })
+            })
+            .collect();
+        loads
+            .into_iter()
+            .map(|load| load.join().unwrap_or_else(|_| Err(EngineError::Thread("loading a model panicked".into()))))
+            .collect()
+    })
+}
+
+fn load_runner(
+    _config: &Config,
+    model: &ModelConfig,
+    files: &ModelFiles,
+    needs: SignalNeeds,
+    kv: (usize, usize),
+    threads: usize,
+) -> Result<Box<dyn ModelRunner>, ModelError> {
+    let path = files.weights.path();
+    let device = match model.device {
+        DeviceConfig::Cpu => Device::Cpu,
+        DeviceConfig::Cuda(ordinal) => Device::new_cuda(ordinal).map_err(|error| ModelError::tensor(path, error))?,
+    };
+    let decoder = Decoder::load(&files.arch, &files.weights, model.dtype, &device, kv)?;
+    let runner = CandleRunner::new(decoder, needs, threads, model.cores.clone())
+        .map_err(|error| ModelError::NotFound(format!("cannot start {threads} threads: {error}")))?;
+    Ok(Box::new(runner))
+}

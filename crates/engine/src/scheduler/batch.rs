@@ -1,0 +1,84 @@
+//! The batch of one step: a ragged list of rows over flat arrays, reused from step to step.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::kv::BlockId;
+use crate::request::{Request, RequestId};
+
+/// One request's part of a step.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// The request.
+    pub id: RequestId,
+    /// Its parameters.
+    pub request: Arc<Request>,
+    /// Position of the first new token.
+    pub start: usize,
+    /// Whether the row reaches the end of the log, so that a next token is wanted. False for all but the last chunk of
+    /// a prefill.
+    pub sample: bool,
+    tokens: Range<usize>,
+    blocks: Range<usize>,
+}
+
+impl Row {
+    /// Index in the committed stream of the token that the row's logits predict.
+    pub fn position(&self) -> usize {
+        self.start + self.tokens.len() - self.request.prompt.len()
+    }
+}
+
+/// Rows of one step. New tokens of row `r` sit at positions `start..start + tokens(r).len()`; `blocks(r)` is its block
+/// table and covers them.
+#[derive(Debug, Default)]
+pub struct Batch {
+    rows: Vec<Row>,
+    tokens: Vec<u32>,
+    blocks: Vec<BlockId>,
+}
+
+impl Batch {
+    /// The rows.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// New tokens of a row, at least one.
+    pub fn tokens(&self, row: &Row) -> &[u32] {
+        &self.tokens[row.tokens.clone()]
+    }
+
+    /// Block table of a row.
+    pub fn blocks(&self, row: &Row) -> &[BlockId] {
+        &self.blocks[row.blocks.clone()]
+    }
+
+    /// New tokens of all rows together.
+    pub fn total_tokens(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Adds a row.
+    pub fn push(&mut self, id: RequestId, request: &Arc<Request>, start: usize, new: &[u32], blocks: &[BlockId], sample: bool) {
+        debug_assert!(!new.is_empty());
+        let (token, block) = (self.tokens.len(), self.blocks.len());
+        self.tokens.extend_from_slice(new);
+        self.blocks.extend_from_slice(blocks);
+        self.rows.push(Row {
+            id,
+            request: Arc::clone(request),
+            start,
+            sample,
+            tokens: token..self.tokens.len(),
+            blocks: block..self.blocks.len(),
+        });
+    }
+
+    /// Empties the batch and keeps its memory.
+    pub fn clear(&mut self) {
+        self.rows.clear();
+        self.tokens.clear();
+        self.blocks.clear();
+    }
+}

@@ -1,0 +1,524 @@
+//! The scheduler core of one subserver.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::batch::Batch;
+use super::message::{Action, ActiveCount, Event, Handoff, Next, PeerBody, PeerMessage};
+use super::stats::ModelStats;
+use super::threshold::ThresholdTable;
+use crate::kv::{BlockId, BlockPool};
+use crate::request::{FinishReason, ModelIndex, Request, RequestId, RequestStats};
+use crate::routing::{Candidate, Decision, RoutingPolicy, RowView};
+use crate::runner::RowOutput;
+
+/// What a core needs to know once.
+#[derive(Debug, Clone)]
+pub struct CoreConfig {
+    /// This model.
+    pub model: ModelIndex,
+    /// Number of models.
+    pub models: usize,
+    /// The model at which requests enter and are accounted for.
+    pub entry: ModelIndex,
+    /// Most requests decoded at the same time, over all models.
+    pub max_active: usize,
+    /// Most rows in a step.
+    pub max_batch: usize,
+    /// Most new tokens in a step.
+    pub max_step_tokens: usize,
+    /// Longest wait below the threshold.
+    pub max_wait: Duration,
+    /// Thresholds by number of active requests.
+    pub thresholds: Arc<ThresholdTable>,
+    /// KV blocks of this model. The smallest number over all models bounds admission at the entry.
+    pub kv_blocks: usize,
+    /// Smallest number of KV blocks over all models.
+    pub admission_blocks: usize,
+    /// Positions per block, the same for all models.
+    pub block_size: usize,
+    /// Token ids that end a sequence.
+    pub eos: Vec<u32>,
+}
+
+/// Where a request is, seen from one model (invariant 3: exactly one model has it in `Ready` or `Running`, or it is on
+/// a link).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Here, waiting for a launch, since this time.
+    Ready(Duration),
+    /// Here, in the batch that runs.
+    Running,
+    /// Left for this model; its KV stays for the return.
+    Pending(ModelIndex),
+}
+
+/// One model's state of one request.
+#[derive(Debug)]
+struct Sequence {
+    request: Arc<Request>,
+    /// Prompt and committed tokens that this model knows.
+    log: Vec<u32>,
+    /// Tokens of `log` whose keys and values are computed.
+    computed: usize,
+    blocks: Vec<BlockId>,
+    place: Place,
+    hop: u64,
+    known: Vec<usize>,
+    stats: RequestStats,
+    cancelled: bool,
+}
+
+impl Sequence {
+    fn committed(&self) -> usize {
+        self.log.len() - self.request.prompt.len()
+    }
+}
+
+/// The scheduler of one subserver: handoff-resume, delayed batching and admission as a state machine.
+///
+/// It never sleeps, locks or reads a clock. A driver feeds it events with the time, asks [`Core::poll`] what to do, runs
+/// the batch, and carries out the actions.
+#[derive(Debug)]
+pub struct Core {
+    config: CoreConfig,
+    policy: Arc<dyn RoutingPolicy>,
+    sequences: HashMap<RequestId, Sequence>,
+    ready: VecDeque<RequestId>,
+    kv: BlockPool,
+    active: ActiveCount,
+    /// Entry only: requests waiting for admission, with their arrival times.
+    queue: VecDeque<(RequestId, Arc<Request>, Duration)>,
+    /// Entry only: blocks reserved by admitted requests.
+    reserved: usize,
+    batch: Batch,
+    running: bool,
+    /// Ids popped from `ready` that could not join the batch; kept to avoid an allocation per step.
+    passed_over: Vec<RequestId>,
+    decisions: Vec<Decision>,
+    stats: ModelStats,
+}
+
+impl Core {
+    /// An idle core.
+    pub fn new(config: CoreConfig, policy: Arc<dyn RoutingPolicy>) -> Self {
+        assert!(config.model < config.models && config.entry < config.models && config.max_batch > 0);
+        let kv = BlockPool::new(config.kv_blocks, config.block_size);
+        let stats = ModelStats::new(config.models);
+        Self {
+            config,
+            policy,
+            sequences: HashMap::new(),
+            ready: VecDeque::new(),
+            kv,
+            active: ActiveCount::default(),
+            queue: VecDeque::new(),
+            reserved: 0,
+            batch: Batch::default(),
+            running: false,
+            passed_over: Vec::new(),
+            decisions: Vec::new(),
+            stats,
+        }
+    }
+
+    /// The batch to run after [`Next::Launch`].
+    pub fn batch(&self) -> &Batch {
+        &self.batch
+    }
+
+    /// Counters so far.
+    pub fn stats(&self) -> &ModelStats {
+        &self.stats
+    }
+
+    /// The KV book-keeping.
+    pub fn kv(&self) -> &BlockPool {
+        &self.kv
+    }
+
+    /// The number of active requests as this model knows it.
+    pub fn active(&self) -> ActiveCount {
+        self.active
+    }
+
+    /// Requests that this model holds any state for, and requests in the admission queue.
+    pub fn len(&self) -> (usize, usize) {
+        (self.sequences.len(), self.queue.len())
+    }
+
+    /// Whether nothing is held and nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == (0, 0)
+    }
+
+    /// The requests that are here: ready or running. (Pending ones are elsewhere.)
+    pub fn owned(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.sequences.iter().filter(|(_, s)| !matches!(s.place, Place::Pending(_))).map(|(id, _)| *id)
+    }
+
+    /// Takes an event in.
+    pub fn handle(&mut self, now: Duration, event: Event, actions: &mut Vec<Action>) {
+        match event {
+            Event::ClientRequest(id, request) => {
+                assert_eq!(self.config.model, self.config.entry, "client requests enter at the entry model");
+                self.queue.push_back((id, request, now));
+                self.admit(now, actions);
+            }
+            Event::Cancel(id) => self.cancel(now, id, actions),
+            Event::Peer(message) => {
+                if message.active.version > self.active.version {
+                    self.active = message.active;
+                }
+                match message.body {
+                    PeerBody::Handoff(handoff) => self.resume(now, handoff, actions),
+                    PeerBody::Finish(id, reason, stats) => self.finish_at_entry(now, id, reason, stats, actions),
+                    PeerBody::Close(id) => self.drop_sequence(id),
+                    PeerBody::Cancel(id) => self.cancel(now, id, actions),
+                }
+            }
+        }
+    }
+
+    /// Launches a batch if the threshold is reached or a request has waited too long.
+    pub fn poll(&mut self, now: Duration) -> Next {
+        if self.running {
+            return Next::Wait(None);
+        }
+        let Some(oldest) = self.ready.front().and_then(|id| self.ready_since(*id)) else { return Next::Wait(None) };
+        let full = self.ready.len() >= self.threshold();
+        let deadline = oldest + self.config.max_wait;
+        if !full && now < deadline {
+            return Next::Wait(Some(deadline));
+        }
+        self.assemble(now);
+        if self.batch.rows().is_empty() {
+            // Every ready request waits for KV blocks that a `Close` on its way will free.
+            return Next::Wait(None);
+        }
+        self.running = true;
+        self.stats.record_launch(self.batch.rows().len(), self.batch.total_tokens());
+        if full { self.stats.launches_full += 1 } else { self.stats.launches_timeout += 1 }
+        Next::Launch
+    }
+
+    /// The running batch is done; `outputs` has one entry per row that asked for a token, in order. `took` is the time
+    /// of the step.
+    pub fn step_done(&mut self, now: Duration, took: Duration, outputs: &[RowOutput], actions: &mut Vec<Action>) {
+        assert!(std::mem::take(&mut self.running), "a step ended that was not launched");
+        let batch = std::mem::take(&mut self.batch);
+        self.stats.record_time(batch.rows().len(), batch.total_tokens(), took);
+        let mut decisions = std::mem::take(&mut self.decisions);
+        let sampled = || batch.rows().iter().filter(|row| row.sample);
+        assert_eq!(outputs.len(), sampled().count(), "one output per sampled row");
+        let views: Vec<RowView<'_>> = sampled().zip(outputs).map(|(row, output)| self.view(row, output)).collect();
+        self.policy.route(&views, &mut decisions);
+        assert_eq!(decisions.len(), views.len(), "one decision per row");
+        let mut routed = views.iter().zip(&decisions);
+        for row in batch.rows() {
+            let sequence = self.sequences.get_mut(&row.id).expect("a running request has state");
+            sequence.computed = row.start + batch.tokens(row).len();
+            if sequence.cancelled {
+                if row.sample {
+                    routed.next();
+                }
+                self.finish(now, row.id, FinishReason::Cancelled, actions);
+            } else if row.sample {
+                let (view, decision) = routed.next().expect("one decision per sampled row");
+                self.apply(now, view, *decision, actions);
+            } else {
+                self.make_ready(now, row.id);
+            }
+        }
+        drop(views);
+        decisions.clear();
+        self.decisions = decisions;
+        self.batch = batch;
+        self.batch.clear();
+        self.admit(now, actions);
+    }
+
+    /// The running batch failed: its requests end with an error.
+    pub fn step_failed(&mut self, now: Duration, message: &str, actions: &mut Vec<Action>) {
+        assert!(std::mem::take(&mut self.running), "a step failed that was not launched");
+        let ids: Vec<RequestId> = self.batch.rows().iter().map(|row| row.id).collect();
+        self.batch.clear();
+        for id in ids {
+            self.finish(now, id, FinishReason::Error(message.to_owned()), actions);
+        }
+        self.admit(now, actions);
+    }
+
+    fn view<'a>(&self, row: &super::batch::Row, output: &'a RowOutput) -> RowView<'a> {
+        RowView {
+            request: row.id,
+            seed: row.request.sampling.seed,
+            key: row.request.key,
+            model: self.config.model,
+            position: row.position(),
+            candidate: output.token,
+            signals: &output.signals,
+        }
+    }
+
+    fn threshold(&self) -> usize {
+        // A batch cannot be larger than `max_batch`, so waiting for more would be in vain.
+        self.config.thresholds.get(self.config.model, self.active.count).min(self.config.max_batch)
+    }
+
+    fn ready_since(&self, id: RequestId) -> Option<Duration> {
+        match self.sequences.get(&id)?.place {
+            Place::Ready(since) => Some(since),
+            _ => None,
+        }
+    }
+
+    /// Fills the batch with everything that is ready, up to `max_batch` rows and `max_step_tokens` new tokens.
+    /// Requests with one new token come first, so that a long prefill takes what decoding leaves.
+    fn assemble(&mut self, now: Duration) {
+        debug_assert!(self.batch.rows().is_empty() && self.passed_over.is_empty());
+        let mut budget = self.config.max_step_tokens.max(self.config.max_batch);
+        let mut decoding = self.ready.iter().filter(|id| self.is_single(**id)).count().min(self.config.max_batch);
+        while self.batch.rows().len() < self.config.max_batch
+            && let Some(id) = self.ready.pop_front()
+        {
+            let sequence = self.sequences.get_mut(&id).expect("a ready request has state");
+            let missing = sequence.log.len() - sequence.computed;
+            debug_assert!(missing > 0, "a ready request has something to compute");
+            let reserve = if missing == 1 { 0 } else { decoding };
+            let take = missing.min(budget.saturating_sub(reserve));
+            if missing == 1 {
+                decoding -= 1;
+            }
+            if take == 0 || !self.kv.grow(&mut sequence.blocks, sequence.computed + take) {
+                self.passed_over.push(id);
+                continue;
+            }
+            budget -= take;
+            let end = sequence.computed + take;
+            let new = &sequence.log[sequence.computed..end];
+            self.batch.push(id, &sequence.request, sequence.computed, new, &sequence.blocks, end == sequence.log.len());
+            if let Place::Ready(since) = sequence.place {
+                let waited = now.saturating_sub(since);
+                sequence.stats.admission_wait += waited;
+                self.stats.buffer_wait += waited;
+            }
+            sequence.place = Place::Running;
+        }
+        for id in self.passed_over.drain(..).rev() {
+            self.ready.push_front(id);
+        }
+    }
+
+    fn is_single(&self, id: RequestId) -> bool {
+        self.sequences.get(&id).is_some_and(|sequence| sequence.log.len() - sequence.computed == 1)
+    }
+
+    /// Commits or drops the candidate and moves the request on.
+    fn apply(&mut self, now: Duration, view: &RowView<'_>, decision: Decision, actions: &mut Vec<Action>) {
+        let id = view.request;
+        let to = match decision {
+            Decision::Switch(to) if to < self.config.models && to != self.config.model => Some(to),
+            Decision::Switch(to) if to == self.config.model => None,
+            Decision::Switch(to) => {
+                let message = format!("{id}: the routing policy chose model {to}, there are {}", self.config.models);
+                self.finish(now, id, FinishReason::Error(message), actions);
+                return;
+            }
+            Decision::Stay => None,
+        };
+        let commit = to.is_none_or(|to| self.policy.send(view, to) == Candidate::Commit);
+        if commit && let Some(reason) = self.commit(id, view.candidate, actions) {
+            self.stats.finished += 1;
+            self.finish(now, id, reason, actions);
+            return;
+        }
+        self.stats.record_transition(to.unwrap_or(self.config.model), commit);
+        match to {
+            None => self.make_ready(now, id),
+            Some(to) => self.hand_off(id, to, actions),
+        }
+    }
+
+    /// Appends a token to the committed stream; says whether that ends the request.
+    fn commit(&mut self, id: RequestId, token: u32, actions: &mut Vec<Action>) -> Option<FinishReason> {
+        let sequence = self.sequences.get_mut(&id).expect("a running request has state");
+        sequence.log.push(token);
+        sequence.known[self.config.model] = sequence.log.len();
+        sequence.stats.tokens_by_model[self.config.model] += 1;
+        actions.push(Action::Emit(id, token));
+        let sampling = &sequence.request.sampling;
+        let stops = sampling.stop_token_ids.contains(&token) || (!sampling.ignore_eos && self.config.eos.contains(&token));
+        if stops {
+            Some(FinishReason::Stop)
+        } else {
+            (sequence.committed() >= sampling.max_tokens).then_some(FinishReason::Length)
+        }
+    }
+
+    fn make_ready(&mut self, now: Duration, id: RequestId) {
+        let sequence = self.sequences.get_mut(&id).expect("a request here has state");
+        sequence.place = Place::Ready(now);
+        self.ready.push_back(id);
+    }
+
+    fn send(&self, to: ModelIndex, body: PeerBody) -> Action {
+        Action::Send(to, PeerMessage { from: self.config.model, active: self.active, body })
+    }
+
+    /// The request leaves; its KV and log stay here for the return.
+    fn hand_off(&mut self, id: RequestId, to: ModelIndex, actions: &mut Vec<Action>) {
+        let sequence = self.sequences.get_mut(&id).expect("a running request has state");
+        sequence.stats.handoffs += 1;
+        sequence.hop += 1;
+        sequence.place = Place::Pending(to);
+        let start = sequence.known[to].max(sequence.request.prompt.len());
+        let delta = sequence.log[start..].to_vec();
+        sequence.known[to] = sequence.log.len();
+        let handoff = Handoff {
+            id,
+            hop: sequence.hop,
+            request: Arc::clone(&sequence.request),
+            start,
+            delta,
+            known: sequence.known.clone(),
+            stats: std::mem::take(&mut sequence.stats),
+        };
+        actions.push(self.send(to, PeerBody::Handoff(handoff)));
+    }
+
+    /// A request arrives: for the first time, or back from a peer (handoff-resume).
+    fn resume(&mut self, now: Duration, handoff: Handoff, actions: &mut Vec<Action>) {
+        let id = handoff.id;
+        let models = self.config.models;
+        let sequence =
+            self.sequences.entry(id).or_insert_with(|| Sequence::new(Arc::clone(&handoff.request), models, now));
+        assert!(handoff.hop > sequence.hop, "{id}: handoff {} after {}", handoff.hop, sequence.hop);
+        assert_eq!(sequence.log.len(), handoff.start, "{id}: handoff does not continue this model's log");
+        self.policy.receive(&mut sequence.log, &handoff.delta);
+        assert_eq!(sequence.log.len(), handoff.known[self.config.model], "{id}: received log has the wrong length");
+        sequence.hop = handoff.hop;
+        sequence.known = handoff.known;
+        sequence.stats = handoff.stats;
+        if sequence.cancelled {
+            self.finish(now, id, FinishReason::Cancelled, actions);
+        } else {
+            self.make_ready(now, id);
+        }
+    }
+
+    /// Ends a request that is here, or passes the wish on to where it went.
+    fn cancel(&mut self, now: Duration, id: RequestId, actions: &mut Vec<Action>) {
+        if let Some(at) = self.queue.iter().position(|(queued, ..)| *queued == id) {
+            self.queue.remove(at);
+            actions.push(Action::Finish(id, FinishReason::Cancelled, RequestStats::default()));
+            return;
+        }
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        let first = !std::mem::replace(&mut sequence.cancelled, true);
+        match sequence.place {
+            Place::Running => {}
+            Place::Ready(_) => self.finish(now, id, FinishReason::Cancelled, actions),
+            // Messages to one peer arrive in order, so this one follows the request wherever it goes; the flag stops
+            // it from going round in circles and ends the request should it come back here first.
+            Place::Pending(peer) if first => actions.push(self.send(peer, PeerBody::Cancel(id))),
+            Place::Pending(_) => {}
+        }
+    }
+
+    /// Ends a request that is here.
+    fn finish(&mut self, now: Duration, id: RequestId, reason: FinishReason, actions: &mut Vec<Action>) {
+        let stats = self.sequences.get_mut(&id).map(|s| std::mem::take(&mut s.stats)).unwrap_or_default();
+        if self.config.model == self.config.entry {
+            self.finish_at_entry(now, id, reason, stats, actions);
+        } else {
+            self.drop_sequence(id);
+            actions.push(self.send(self.config.entry, PeerBody::Finish(id, reason, stats)));
+        }
+    }
+
+    /// The entry model closes the books of a request, wherever it ended.
+    fn finish_at_entry(
+        &mut self,
+        now: Duration,
+        id: RequestId,
+        reason: FinishReason,
+        stats: RequestStats,
+        actions: &mut Vec<Action>,
+    ) {
+        let need = self.sequences.get(&id).map(|s| self.reservation(&s.request)).expect("the entry knows every request");
+        self.drop_sequence(id);
+        self.reserved -= need;
+        self.set_active(self.active.count - 1);
+        for peer in (0..self.config.models).filter(|peer| *peer != self.config.model) {
+            actions.push(self.send(peer, PeerBody::Close(id)));
+        }
+        actions.push(Action::Finish(id, reason, stats));
+        self.admit(now, actions);
+    }
+
+    fn drop_sequence(&mut self, id: RequestId) {
+        let Some(mut sequence) = self.sequences.remove(&id) else { return };
+        assert!(!self.running || sequence.place != Place::Running, "{id} freed while its step runs");
+        self.kv.release(&mut sequence.blocks);
+        if matches!(sequence.place, Place::Ready(_)) {
+            self.ready.retain(|ready| *ready != id);
+        }
+    }
+
+    fn set_active(&mut self, count: usize) {
+        self.active = ActiveCount { version: self.active.version + 1, count };
+    }
+
+    /// Blocks that a request may come to need at any model: it is admitted only when all of them are free everywhere,
+    /// so that no admitted request ever runs out of memory.
+    fn reservation(&self, request: &Request) -> usize {
+        self.kv.blocks_for(request.prompt.len() + request.sampling.max_tokens)
+    }
+
+    /// Entry only: admits waiting requests in order while there is room.
+    fn admit(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        while let Some((_, request, _)) = self.queue.front() {
+            let need = self.reservation(request);
+            let possible = need <= self.config.admission_blocks;
+            let room = self.active.count < self.config.max_active
+                && self.reserved + need <= self.config.admission_blocks;
+            if possible && !room {
+                return;
+            }
+            let Some((id, request, arrived)) = self.queue.pop_front() else { return };
+            if !possible {
+                let (tokens, blocks) = (request.prompt.len() + request.sampling.max_tokens, self.config.admission_blocks);
+                let message =
+                    format!("{id} may need {tokens} tokens of KV cache, which holds {}", blocks * self.config.block_size);
+                actions.push(Action::Finish(id, FinishReason::Error(message), RequestStats::default()));
+                continue;
+            }
+            let mut sequence = Sequence::new(request, self.config.models, now);
+            sequence.known[self.config.model] = sequence.log.len();
+            sequence.stats.queue_wait = now.saturating_sub(arrived);
+            self.sequences.insert(id, sequence);
+            self.reserved += need;
+            self.set_active(self.active.count + 1);
+            self.ready.push_back(id);
+        }
+    }
+}
+
+impl Sequence {
+    /// A request that has just arrived, with nothing computed.
+    fn new(request: Arc<Request>, models: usize, now: Duration) -> Self {
+        Self {
+            log: request.prompt.clone(),
+            request,
+            computed: 0,
+            blocks: Vec::new(),
+            place: Place::Ready(now),
+            hop: 0,
+            known: vec![0; models],
+            stats: RequestStats { tokens_by_model: vec![0; models], ..RequestStats::default() },
+            cancelled: false,
+        }
+    }
+}

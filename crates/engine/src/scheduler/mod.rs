@@ -1,0 +1,15 @@
+//! The sans-IO core of a subserver: queues, handoff-resume, delayed batching, admission, active counts.
+//!
+//! The same [`Core`] runs in real time (`subserver`) and under a virtual clock (`simulation`).
+
+mod batch;
+mod core;
+mod message;
+mod stats;
+mod threshold;
+
+pub use batch::{Batch, Row};
+pub use core::{Core, CoreConfig};
+pub use message::{Action, ActiveCount, Event, Handoff, Next, PeerBody, PeerMessage};
+pub use stats::ModelStats;
+pub use threshold::{ThresholdTable, check_thresholds};

@@ -1,0 +1,99 @@
+//! Counters of one subserver.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::request::ModelIndex;
+
+/// What one model did so far. Sums only, so that differences of two snapshots describe an interval.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ModelStats {
+    /// Steps launched.
+    pub steps: u64,
+    /// `batch_sizes[b]`: steps with `b` rows.
+    pub batch_sizes: Vec<u64>,
+    /// `step_time_by_batch[b]`: time of those steps that had one new token per row (pure decode).
+    pub step_time_by_batch: Vec<(u64, Duration)>,
+    /// Time spent in steps.
+    pub busy: Duration,
+    /// New tokens fed to the model: decoded, appended at returns, and prefilled.
+    pub fed_tokens: u64,
+    /// Sum over rows of the wait between ready and launch.
+    pub buffer_wait: Duration,
+    /// Rows launched.
+    pub rows: u64,
+    /// Launches because the threshold was reached / because a request had waited `max_wait`.
+    pub launches_full: u64,
+    /// See `launches_full`.
+    pub launches_timeout: u64,
+    /// `transitions[j]`: steps after which a request went on at model `j` (itself included).
+    pub transitions: Vec<u64>,
+    /// `committed[j]`: tokens committed by those steps.
+    pub committed: Vec<u64>,
+    /// Steps after which a request ended; they count in neither of the above.
+    pub finished: u64,
+}
+
+impl ModelStats {
+    pub(super) fn new(models: usize) -> Self {
+        Self { transitions: vec![0; models], committed: vec![0; models], ..Self::default() }
+    }
+
+    pub(super) fn record_launch(&mut self, rows: usize, fed: usize) {
+        self.steps += 1;
+        self.rows += rows as u64;
+        self.fed_tokens += fed as u64;
+        let needed = rows + 1;
+        if self.batch_sizes.len() < needed {
+            self.batch_sizes.resize(needed, 0);
+            self.step_time_by_batch.resize(needed, (0, Duration::ZERO));
+        }
+        self.batch_sizes[rows] += 1;
+    }
+
+    pub(super) fn record_time(&mut self, rows: usize, fed: usize, time: Duration) {
+        self.busy += time;
+        if rows == fed {
+            let (count, sum) = &mut self.step_time_by_batch[rows];
+            *count += 1;
+            *sum += time;
+        }
+    }
+
+    pub(super) fn record_transition(&mut self, to: ModelIndex, committed: bool) {
+        self.transitions[to] += 1;
+        self.committed[to] += u64::from(committed);
+    }
+
+    /// What happened since `earlier`, an older snapshot of the same model.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let zip = |new: &[u64], old: &[u64]| -> Vec<u64> {
+            new.iter().enumerate().map(|(i, n)| n - old.get(i).copied().unwrap_or(0)).collect()
+        };
+        Self {
+            steps: self.steps - earlier.steps,
+            batch_sizes: zip(&self.batch_sizes, &earlier.batch_sizes),
+            step_time_by_batch: (self.step_time_by_batch.iter().enumerate())
+                .map(|(i, (count, time))| {
+                    let (old_count, old_time) = earlier.step_time_by_batch.get(i).copied().unwrap_or_default();
+                    (count - old_count, *time - old_time)
+                })
+                .collect(),
+            busy: self.busy - earlier.busy,
+            fed_tokens: self.fed_tokens - earlier.fed_tokens,
+            buffer_wait: self.buffer_wait - earlier.buffer_wait,
+            rows: self.rows - earlier.rows,
+            launches_full: self.launches_full - earlier.launches_full,
+            launches_timeout: self.launches_timeout - earlier.launches_timeout,
+            transitions: zip(&self.transitions, &earlier.transitions),
+            committed: zip(&self.committed, &earlier.committed),
+            finished: self.finished - earlier.finished,
+        }
+    }
+
+    /// Mean rows per step.
+    pub fn mean_batch(&self) -> f64 {
+        if self.steps == 0 { 0.0 } else { self.rows as f64 / self.steps as f64 }
+    }
+}

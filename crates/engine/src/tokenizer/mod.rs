@@ -1,0 +1,105 @@
+//! Text to tokens and back: tokenizer, chat template, incremental decoding.
+
+mod chat;
+mod from_gguf;
+mod stream;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tokenizers::Tokenizer;
+
+pub use chat::{ChatMessage, ChatTemplate};
+pub use stream::StreamDecoder;
+
+use crate::model::ModelError;
+
+/// Text could not be turned into tokens, or a conversation into text.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TextError {
+    /// The tokenizer library refused.
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
+    /// The model has no chat template.
+    #[error("the model has no chat template; send a plain prompt instead of messages")]
+    NoChatTemplate,
+    /// The chat template refused the messages.
+    #[error("chat template: {0}")]
+    Template(String),
+}
+
+/// Tokenizer and chat template of a model. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct TextCodec {
+    tokenizer: Arc<Tokenizer>,
+    template: Option<Arc<ChatTemplate>>,
+    add_bos: Option<u32>,
+}
+
+impl TextCodec {
+    /// From a `tokenizer.json`, with the chat template of `chat_template.jinja` or `tokenizer_config.json`.
+    pub fn from_dir(dir: &Path) -> Result<Self, ModelError> {
+        let path = dir.join("tokenizer.json");
+        if !path.is_file() {
+            return Err(ModelError::invalid(dir, "no `tokenizer.json` in this directory"));
+        }
+        let tokenizer = Tokenizer::from_file(&path)
+            .map_err(|error| ModelError::invalid(&path, format!("tokenizer cannot be read: {error}")))?;
+        let template = ChatTemplate::from_dir(dir)?.map(Arc::new);
+        Ok(Self { tokenizer: Arc::new(tokenizer), template, add_bos: None })
+    }
+
+    pub(crate) fn from_gguf(metadata: &crate::model::GgufMetadata<'_>) -> Result<Self, ModelError> {
+        let (tokenizer, add_bos) = from_gguf::tokenizer(metadata)?;
+        let template = ChatTemplate::from_gguf(metadata)?.map(Arc::new);
+        Ok(Self { tokenizer: Arc::new(tokenizer), template, add_bos })
+    }
+
+    /// Token ids of a text. Special tokens written out in the text become their ids.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        let encoding = self.tokenizer.encode_fast(text, true).map_err(|error| TextError::Tokenizer(error.to_string()))?;
+        let mut ids = encoding.get_ids().to_vec();
+        if let Some(bos) = self.add_bos
+            && ids.first() != Some(&bos)
+        {
+            ids.insert(0, bos);
+        }
+        Ok(ids)
+    }
+
+    /// The text of token ids, without special tokens. Incomplete UTF-8 becomes U+FFFD.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, TextError> {
+        self.tokenizer.decode(ids, true).map_err(|error| TextError::Tokenizer(error.to_string()))
+    }
+
+    /// A decoder that turns a growing token sequence into text, piece by piece.
+    pub fn stream(&self) -> StreamDecoder {
+        StreamDecoder::new(self.clone())
+    }
+
+    /// The prompt text of a conversation, ready for the assistant's turn.
+    pub fn apply_chat_template(&self, messages: &[ChatMessage]) -> Result<String, TextError> {
+        self.template.as_ref().ok_or(TextError::NoChatTemplate)?.render(messages)
+    }
+
+    /// Whether conversations can be rendered.
+    pub fn has_chat_template(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// A hash over all tokens with their ids. Models that exchange tokens must agree on it.
+    pub fn vocabulary_hash(&self) -> u64 {
+        let vocabulary = self.tokenizer.get_vocab(true);
+        let mut entries: Vec<_> = vocabulary.iter().map(|(token, id)| (*id, token.as_str())).collect();
+        entries.sort_unstable();
+        // FNV-1a: stable across processes and versions, unlike the standard library's hasher.
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        for (id, token) in entries {
+            for byte in id.to_le_bytes().into_iter().chain(token.bytes()).chain([0xff]) {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        }
+        hash
+    }
+}

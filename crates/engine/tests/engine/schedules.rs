@@ -1,0 +1,203 @@
+//! The real scheduler cores under random schedules: the seven invariants of `docs/architecture.md`. The simulator checks
+//! one-owner, conservation, once-only ends and progress after every event; here the streams are compared with the
+//! one-request reference loop (invariants 2, 6 and 7).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::json;
+use tokenrouter_engine::config::{LatencyProfile, RoutingConfig};
+use tokenrouter_engine::reference::{self, ReferenceModel};
+use tokenrouter_engine::routing::RoutingPolicy;
+use tokenrouter_engine::routing::registry::{self, SystemView};
+use tokenrouter_engine::runner::EmulatedModel;
+use tokenrouter_engine::scheduler::{CoreConfig, ThresholdTable};
+use tokenrouter_engine::simulation::{LinkDelay, Simulator};
+use tokenrouter_engine::{CommittedToken, FinishReason, Request, RequestId, SamplingParams};
+
+const BLOCK: usize = 4;
+/// A small vocabulary with one end token, so that requests end at random positions.
+const VOCAB: u32 = 40;
+const EOS: u32 = 7;
+
+#[derive(Debug, Clone)]
+struct Scenario {
+    models: usize,
+    method: usize,
+    thresholds: Vec<u32>,
+    max_active: usize,
+    max_batch: usize,
+    step_tokens: usize,
+    blocks: usize,
+    latencies: Vec<u32>,
+    delay_us: u64,
+    jitter_us: u64,
+    /// Arrival in microseconds, prompt length, output length, cancellation after microseconds.
+    requests: Vec<(u32, usize, usize, Option<u32>)>,
+    seed: u64,
+}
+
+fn scenarios() -> impl Strategy<Value = Scenario> {
+    let request = (0u32..60_000, 1usize..40, 1usize..25, prop::option::weighted(0.3, 0u32..120_000));
+    let shape = (2usize..4, 0usize..3, prop::collection::vec(1u32..6, 3), 1usize..9, 1usize..9, 1usize..30);
+    let costs = (prop::collection::vec(1u32..40, 3), 0u64..2000, 0u64..4000, 17usize..200, any::<u64>());
+    (shape, costs, prop::collection::vec(request, 1..14)).prop_map(|(shape, costs, requests)| {
+        let (models, method, thresholds, max_active, max_batch, step_tokens) = shape;
+        let (latencies, delay_us, jitter_us, blocks, seed) = costs;
+        // R-Stitch and borrowing know two models.
+        let models = if method == 0 { models } else { 2 };
+        Scenario {
+            models,
+            method,
+            thresholds: thresholds[..models].to_vec(),
+            max_active,
+            max_batch,
+            step_tokens,
+            blocks,
+            latencies: latencies[..models].to_vec(),
+            delay_us,
+            jitter_us,
+            requests,
+            seed,
+        }
+    })
+}
+
+fn policy(scenario: &Scenario) -> Arc<dyn RoutingPolicy> {
+    let config = match scenario.method {
+        0 => RoutingConfig::new("random", json!({"semantics": "mixture"})),
+        1 => RoutingConfig::new("random", json!({"semantics": "borrow", "probability": 0.6})),
+        _ => RoutingConfig::new("rstitch", json!({"entropy_threshold": 0.4, "return_threshold": 0.6})),
+    };
+    let models = (0..scenario.models).map(|i| format!("m{i}")).collect();
+    let view = SystemView { models, entry: 0, vocab: VOCAB as usize };
+    Arc::from(registry::build(&config, &view).expect("valid routing"))
+}
+
+fn request(scenario: &Scenario, index: usize) -> Request {
+    let (_, prompt, output, _) = scenario.requests[index];
+    let sampling = SamplingParams { max_tokens: output, seed: scenario.seed, ..SamplingParams::default() };
+    Request { prompt: (0..prompt as u32).map(|i| (i * 7 + index as u32) % VOCAB).collect(), sampling, key: index as u64 }
+}
+
+fn emulated(scenario: &Scenario, model: usize, blocks: usize) -> EmulatedModel {
+    EmulatedModel::new(LatencyProfile::Constant(f64::from(scenario.latencies[model])), VOCAB, blocks, BLOCK)
+}
+
+fn expected(scenario: &Scenario, index: usize) -> (Vec<CommittedToken>, FinishReason) {
+    let mut models: Vec<_> = (0..scenario.models).map(|model| emulated(scenario, model, 64)).collect();
+    let mut models: Vec<_> =
+        models.iter_mut().map(|runner| ReferenceModel { runner, blocks: 64, block_size: BLOCK }).collect();
+    let request = Arc::new(request(scenario, index));
+    reference::generate(&mut models, &*policy(scenario), 0, &[EOS], &request).expect("emulated models do not fail")
+}
+
+fn simulate(scenario: &Scenario) -> Simulator {
+    let thresholds = Arc::new(ThresholdTable::from_vector(&scenario.thresholds, scenario.max_active));
+    let configs = (0..scenario.models)
+        .map(|model| CoreConfig {
+            model,
+            models: scenario.models,
+            entry: 0,
+            max_active: scenario.max_active,
+            max_batch: scenario.max_batch,
+            max_step_tokens: scenario.step_tokens,
+            // So long that a lost wake-up or a deadlock cannot hide behind it: virtual time would show it.
+            max_wait: Duration::from_secs(3600),
+            thresholds: Arc::clone(&thresholds),
+            kv_blocks: scenario.blocks,
+            admission_blocks: scenario.blocks,
+            block_size: BLOCK,
+            eos: vec![EOS],
+        })
+        .collect();
+    let models = (0..scenario.models).map(|model| emulated(scenario, model, scenario.blocks)).collect();
+    let delay = LinkDelay {
+        base: Duration::from_micros(scenario.delay_us),
+        jitter: Duration::from_micros(scenario.jitter_us),
+        seed: scenario.seed,
+    };
+    let mut simulator = Simulator::new(configs, models, &policy(scenario), delay);
+    for (index, (arrival, _, _, cancel)) in scenario.requests.iter().enumerate() {
+        let (id, arrival) = (RequestId(index as u64), Duration::from_micros(u64::from(*arrival)));
+        simulator.submit(arrival, id, request(scenario, index));
+        if let Some(after) = cancel {
+            simulator.cancel(arrival + Duration::from_micros(u64::from(*after)), id);
+        }
+    }
+    simulator.run(2_000_000);
+    simulator
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn any_schedule_reproduces_the_reference_loop(scenario in scenarios()) {
+        let simulator = simulate(&scenario);
+        for (index, (id, outcome)) in simulator.outcomes().iter().enumerate() {
+            let tokens: Vec<_> = outcome.tokens.iter().map(|(_, token)| *token).collect();
+            let (want, reason) = expected(&scenario, index);
+            let (_, got, _) = outcome.finish.as_ref().expect("checked by the simulator");
+            match got {
+                FinishReason::Cancelled => prop_assert!(want.starts_with(&tokens), "{} is not a prefix", id),
+                got => {
+                    prop_assert_eq!(got, &reason);
+                    prop_assert_eq!(tokens, want);
+                }
+            }
+        }
+        // No wait ran into the hour of `max_wait`: a launch was always possible without it.
+        prop_assert!(simulator.now() < Duration::from_secs(3600), "waited until {:?}", simulator.now());
+        for core in simulator.cores() {
+            prop_assert_eq!(core.stats().launches_timeout, 0);
+        }
+    }
+}
+
+#[test]
+fn a_request_that_can_never_fit_is_refused_and_the_next_one_served() {
+    let mut scenario = Scenario {
+        models: 2,
+        method: 1,
+        thresholds: vec![1, 2],
+        max_active: 2,
+        max_batch: 4,
+        step_tokens: 8,
+        blocks: 17,
+        latencies: vec![5, 20],
+        delay_us: 0,
+        jitter_us: 0,
+        requests: vec![(0, 30, 24, None), (1, 39, 24, None), (2, 60, 24, None), (3, 3, 5, None)],
+        seed: 1,
+    };
+    scenario.requests[2].1 = 100;
+    let simulator = simulate(&scenario);
+    let reasons: Vec<_> = simulator.outcomes().values().map(|o| o.finish.clone().expect("ended").1).collect();
+    assert!(matches!(&reasons[2], FinishReason::Error(message) if message.contains("124 tokens") && message.contains("68")));
+    assert!(reasons.iter().enumerate().all(|(i, reason)| i == 2 || !matches!(reason, FinishReason::Error(_))));
+}
+
+#[test]
+fn throughput_in_virtual_time_equals_the_chain_in_closed_form_cases() {
+    // One request at a time: v = (1, p) visits, sum(v_i * tokens) / sum(v_i * L_i) with measured p.
+    let scenario = Scenario {
+        models: 2,
+        method: 1,
+        thresholds: vec![1, 1],
+        max_active: 1,
+        max_batch: 1,
+        step_tokens: 64,
+        blocks: 64,
+        latencies: vec![6, 28],
+        delay_us: 0,
+        jitter_us: 0,
+        requests: vec![(0, 5, 24, None); 12],
+        seed: 3,
+    };
+    let simulator = simulate(&scenario);
+    let stats: Vec<_> = simulator.cores().iter().map(|core| core.stats().clone()).collect();
+    let steps = stats[0].steps * 6 + stats[1].steps * 28;
+    assert_eq!(simulator.now(), Duration::from_millis(steps), "steps follow each other without gaps");
+    assert_eq!(stats[0].transitions[1], stats[1].rows);
+}
