@@ -9,6 +9,8 @@ mod error;
 mod estimate;
 mod measures;
 mod model;
+mod search;
+mod simulate;
 mod solve;
 mod stationary;
 mod thresholds;
@@ -20,6 +22,11 @@ pub use measures::{Measures, ModelMeasures};
 pub use model::{
     Latency, MAX_CONCURRENCY, MAX_MODELS, MAX_QUANTA, MAX_ROUTING_STATES, Model, ModelBuilder,
 };
+pub use search::{
+    Answer, Candidate, Progress, SearchOptions, SearchResult, Strategy, TableRow, optimize, optimize_with_progress,
+    threshold_table, threshold_table_rows,
+};
+pub use simulate::{Estimate, Simulation, SimulationOptions, paired_difference, simulate};
 pub use solve::{Solution, SolveOptions, solve, solve_chain, stationary};
 pub use stationary::{
     CutSetKrylov, Gth, Method, Power, SparseLu, Stationary, StationarySolver, Sweeps, Tolerance,

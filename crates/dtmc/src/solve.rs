@@ -1,6 +1,6 @@
 //! From a model and thresholds to a number with its evidence.
 
-use crate::chain::{Limits, Workspace};
+use crate::chain::{Limits, Stop, Workspace};
 use crate::measures::{Measures, measure};
 use crate::{Chain, Classes, Error, Method, Model, Stationary, Thresholds, Tolerance, TransitionMatrix, classes};
 use serde::Serialize;
@@ -174,5 +174,19 @@ impl Evaluator {
     ) -> Result<Solution, Error> {
         let chain = self.workspace.build(model, thresholds, options)?;
         solve_chain(model, thresholds, &chain, options)
+    }
+
+    /// `None` when the chain breaks the limits of `options`; no estimate is made then.
+    pub(crate) fn solve_if_small(
+        &mut self,
+        model: &Model,
+        thresholds: &Thresholds,
+        options: &SolveOptions,
+    ) -> Option<Result<Solution, Error>> {
+        match self.workspace.explore(model, thresholds, options.start, options.limits()) {
+            Ok(chain) => Some(solve_chain(model, thresholds, &chain, options)),
+            Err(Stop::Bad(error)) => Some(Err(error)),
+            Err(Stop::Limit { .. }) => None,
+        }
     }
 }

@@ -124,14 +124,15 @@ pub(super) fn krylov(matrix: &TransitionMatrix, tolerance: Tolerance) -> (Vec<f6
         return (vec![1.0; matrix.len()], 1);
     }
     let mut mass = vec![1.0 / size as f64; size];
-    let mut spent = 0;
-    for _ in 0..WARM_UP {
+    for _ in 1..WARM_UP {
         cut.apply(&mut mass, &mut scratch);
-        spent += 1;
     }
+    // States visited per sweep: the residual on the cut set counts for that much less in the whole chain.
+    let visits: f64 = cut.spread(&mass, &mut scratch).iter().sum();
+    let mut spent = WARM_UP;
     let restart = RESTART.min(BASIS_BYTES / (8 * size)).max(4);
-    // The residual of the whole chain is at most that on the cut set after normalising; aim below the tolerance.
-    let mut target = 0.02 * tolerance.residual / (size as f64).sqrt();
+    // GMRES watches the 2-norm; the 1-norm is at most sqrt(size) times that.
+    let mut target = 0.25 * tolerance.residual * visits / (size as f64).sqrt();
     loop {
         // `mass` is right up to a correction z of total zero: (I - G) z = G mass - mass.
         let mut defect = mass.clone();

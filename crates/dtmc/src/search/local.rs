@@ -1,0 +1,126 @@
+//! Hill climbing over threshold vectors, for numbers of vectors that can't be enumerated.
+
+use super::screen::exact_or_simulated;
+use super::{Candidate, Progress, SearchOptions, shared_options};
+use crate::{Error, Model, Thresholds, is_feasible};
+use rayon::prelude::*;
+use std::collections::HashMap;
+
+/// Moves from one vector are steps of these sizes in each coordinate, and shifts between two coordinates.
+fn neighbours(model: &Model, from: &[u32], step: u32) -> Vec<Vec<u32>> {
+    let mut found = Vec::new();
+    let mut push = |vector: Vec<u32>| {
+        let capped = vector.iter().enumerate().all(|(index, &b)| b <= model.largest_batch(index));
+        if capped && is_feasible(&vector, model.concurrency()) {
+            found.push(vector);
+        }
+    };
+    for raised in 0..from.len() {
+        let mut up = from.to_vec();
+        up[raised] += step;
+        push(up);
+        let mut down = from.to_vec();
+        down[raised] = down[raised].saturating_sub(step).max(1);
+        push(down);
+        for lowered in (0..from.len()).filter(|&lowered| lowered != raised && from[lowered] > step) {
+            let mut shifted = from.to_vec();
+            shifted[raised] += step;
+            shifted[lowered] -= step;
+            push(shifted);
+        }
+    }
+    found
+}
+
+/// Starts: eager, all slack on one model, and slack shared out.
+pub(super) fn starts(model: &Model) -> Vec<Vec<u32>> {
+    let models = model.models();
+    let slack = model.concurrency() - 1;
+    let mut found = vec![vec![1; models]];
+    for index in 0..models {
+        for share in [slack, slack * 3 / 4, slack / 2] {
+            let mut vector = vec![1; models];
+            vector[index] = (1 + share).min(model.largest_batch(index));
+            found.push(vector);
+        }
+    }
+    found.push((0..models).map(|index| (1 + slack / models as u32).min(model.largest_batch(index))).collect());
+    found.retain(|vector| is_feasible(vector, model.concurrency()));
+    found
+}
+
+/// Evaluations so far, and a way to add to them.
+struct Climber<'a> {
+    model: &'a Model,
+    options: &'a SearchOptions,
+    progress: Progress<'a>,
+    seen: HashMap<Vec<u32>, Candidate>,
+}
+
+impl Climber<'_> {
+    /// Evaluates what is new, in parallel.
+    fn evaluate(&mut self, vectors: Vec<Vec<u32>>) -> Result<(), Error> {
+        let mut fresh: Vec<Vec<u32>> = vectors.into_iter().filter(|vector| !self.seen.contains_key(vector)).collect();
+        fresh.sort_unstable();
+        fresh.dedup();
+        let shared = shared_options(&self.options.solve, fresh.len());
+        let mut simulation = self.options.simulation.clone();
+        simulation.max_events = simulation.max_events.min(1_000_000);
+        let results: Vec<(Vec<u32>, Candidate)> = fresh
+            .into_par_iter()
+            .with_max_len(1)
+            .map(|vector| {
+                let thresholds = Thresholds::new(vector.clone());
+                Ok((vector, exact_or_simulated(self.model, &thresholds, &shared, &simulation)?))
+            })
+            .collect::<Result<_, Error>>()?;
+        self.seen.extend(results);
+        (self.progress)(self.seen.len(), self.seen.len());
+        Ok(())
+    }
+
+    /// What the search maximises: throughput, with vectors over the wait bound below all others.
+    fn score(&self, vector: &[u32]) -> f64 {
+        self.seen.get(vector).map_or(f64::NEG_INFINITY, |candidate| {
+            let over = self.options.max_wait_ms.map_or(0.0, |bound| (candidate.longest_wait_ms() - bound).max(0.0));
+            if over > 0.0 { -over } else { candidate.throughput_tok_s() }
+        })
+    }
+
+    fn climb_from(&mut self, mut at: Vec<u32>) -> Result<(), Error> {
+        let mut step = (self.model.concurrency() / 4).max(1);
+        loop {
+            let around = neighbours(self.model, &at, step);
+            self.evaluate(around.clone())?;
+            let best = around.into_iter().max_by(|a, b| self.score(a).total_cmp(&self.score(b)));
+            match best {
+                Some(next) if self.score(&next) > self.score(&at) => at = next,
+                _ if step > 1 => step /= 2,
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Climbs from the best few of a set of starts, with steps that halve from `N / 4` to one.
+pub(super) fn climb(model: &Model, options: &SearchOptions, progress: Progress<'_>) -> Result<Vec<Candidate>, Error> {
+    climb_from(model, options, progress, starts(model), 3)
+}
+
+/// Climbs from the best `climbs` of `starts`.
+pub(super) fn climb_from(
+    model: &Model,
+    options: &SearchOptions,
+    progress: Progress<'_>,
+    mut starts: Vec<Vec<u32>>,
+    climbs: usize,
+) -> Result<Vec<Candidate>, Error> {
+    let mut climber = Climber { model, options, progress, seen: HashMap::new() };
+    climber.evaluate(starts.clone())?;
+    starts.sort_by(|a, b| climber.score(b).total_cmp(&climber.score(a)));
+    starts.dedup();
+    for start in starts.into_iter().take(climbs) {
+        climber.climb_from(start)?;
+    }
+    Ok(climber.seen.into_values().collect())
+}

@@ -1,0 +1,136 @@
+//! Simulation of every vector in rounds of growing length; what can't be near the best any more drops out.
+
+use super::{Candidate, Progress, SearchOptions, shared_options};
+use crate::simulate::{Simulation, SimulationOptions, simulate};
+use crate::solve::Evaluator;
+use crate::{Error, Model, SolveOptions, Thresholds};
+use rayon::prelude::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Events per vector in the first round; each later round has four times as many.
+const FIRST_EVENTS: u64 = 20_000;
+/// Rounds before the finals.
+const ROUNDS: u32 = 5;
+/// Vectors that go straight to the finals.
+const FINALISTS: usize = 8;
+/// Vectors that can reach the finals at most.
+const MOST_FINALISTS: usize = 24;
+/// States of a chain in the finals that is still solved exactly.
+const FINAL_STATES: usize = 400_000;
+/// Bytes it may take.
+const FINAL_BYTES: usize = 400 << 20;
+
+/// Evaluates every vector, most of them roughly. The confidence of the early rounds is 99.9 %, so that dropping the
+/// best vector is very unlikely.
+pub(super) fn screen(
+    model: &Model,
+    mut vectors: Vec<Thresholds>,
+    options: &SearchOptions,
+    progress: Progress<'_>,
+) -> Result<Vec<Candidate>, Error> {
+    let done = AtomicUsize::new(0);
+    let mut dropped: Vec<Candidate> = Vec::new();
+    let mut events = FIRST_EVENTS;
+    for _ in 0..ROUNDS {
+        if vectors.len() <= FINALISTS {
+            break;
+        }
+        let total = done.load(Ordering::Relaxed) + vectors.len() + FINALISTS;
+        let round = SimulationOptions {
+            confidence: 0.999,
+            relative_half_width: 0.0,
+            max_events: events,
+            ..options.simulation.clone()
+        };
+        let runs = run_all(model, &vectors, &round, &|| progress(done.fetch_add(1, Ordering::Relaxed) + 1, total))?;
+        let bound = options.max_wait_ms;
+        let within = |run: &Simulation| {
+            bound.is_none_or(|bound| run.measures.models.iter().all(|m| m.mean_wait_ms <= 1.05 * bound))
+        };
+        let floor = runs.iter().filter(|run| within(run)).map(|run| run.throughput.low()).fold(0.0, f64::max);
+        let floor = floor * (1.0 - options.near_tie);
+        vectors.clear();
+        for run in runs {
+            if run.throughput.high() >= floor && within(&run) {
+                vectors.push(run.thresholds.clone());
+            } else {
+                dropped.push(run.into());
+            }
+        }
+        events *= 4;
+    }
+    if vectors.is_empty() {
+        return Ok(dropped);
+    }
+    dropped.extend(finals(model, vectors, options, &|| {
+        let now = done.fetch_add(1, Ordering::Relaxed) + 1;
+        progress(now, now.max(1));
+    })?);
+    Ok(dropped)
+}
+
+fn run_all(
+    model: &Model,
+    vectors: &[Thresholds],
+    round: &SimulationOptions,
+    tick: &(dyn Fn() + Sync),
+) -> Result<Vec<Simulation>, Error> {
+    vectors
+        .par_iter()
+        .with_max_len(4)
+        .map(|thresholds| {
+            let run = simulate(model, thresholds, round);
+            tick();
+            run
+        })
+        .collect()
+}
+
+/// Exact answers for those that can still be best where the chain fits, long simulations otherwise.
+fn finals(
+    model: &Model,
+    mut vectors: Vec<Thresholds>,
+    options: &SearchOptions,
+    tick: &(dyn Fn() + Sync),
+) -> Result<Vec<Candidate>, Error> {
+    let mut rest = Vec::new();
+    if vectors.len() > MOST_FINALISTS {
+        // Still too many to tell apart: keep those that look best, report the others as they stand.
+        let last = SimulationOptions { relative_half_width: 0.0, max_events: 400_000, ..options.simulation.clone() };
+        let mut runs = run_all(model, &vectors, &last, &|| ())?;
+        runs.sort_by(|a, b| b.throughput.mean.total_cmp(&a.throughput.mean));
+        rest = runs.split_off(MOST_FINALISTS).into_iter().map(Candidate::from).collect();
+        vectors = runs.into_iter().map(|run| run.thresholds).collect();
+    }
+    let shared = shared_options(&options.solve, vectors.len());
+    let mut candidates: Vec<Candidate> = vectors
+        .par_iter()
+        .with_max_len(1)
+        .map(|thresholds| {
+            let candidate = exact_or_simulated(model, thresholds, &shared, &options.simulation);
+            tick();
+            candidate
+        })
+        .collect::<Result<_, _>>()?;
+    candidates.append(&mut rest);
+    Ok(candidates)
+}
+
+/// The exact answer when the chain is small enough for a final, else a simulation.
+pub(super) fn exact_or_simulated(
+    model: &Model,
+    thresholds: &Thresholds,
+    options: &SolveOptions,
+    simulation: &SimulationOptions,
+) -> Result<Candidate, Error> {
+    let small = SolveOptions {
+        max_states: options.max_states.min(FINAL_STATES),
+        memory_limit: Some(options.memory_bytes().min(FINAL_BYTES)),
+        ..options.clone()
+    };
+    match Evaluator::new(model)?.solve_if_small(model, thresholds, &small) {
+        Some(Ok(solution)) => Ok(solution.into()),
+        Some(Err(error)) => Err(error),
+        None => Ok(simulate(model, thresholds, simulation)?.into()),
+    }
+}

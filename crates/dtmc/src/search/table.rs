@@ -1,0 +1,65 @@
+//! The best vector for every number of active requests, which a serving engine looks up as requests come and go.
+
+use super::local::{climb_from, starts};
+use super::{Candidate, Progress, SearchOptions, SearchResult, Strategy, optimize, rank};
+use crate::{Error, Model, Thresholds, count_feasible, is_feasible};
+
+/// Feasible vectors up to which a row is searched by [`optimize`] as it is; beyond, hill climbing from the rows before.
+const ENUMERATED: u64 = 600;
+
+/// One row of the table: the search result for `active` requests.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct TableRow {
+    /// Number of active requests `n`.
+    pub active: u32,
+    /// The best vector.
+    pub best: Candidate,
+    /// True when every feasible vector was looked at.
+    pub exhaustive: bool,
+}
+
+/// The best vector for every active count `n = 1..=N`, at index `n - 1`.
+///
+/// # Errors
+/// As [`optimize`].
+pub fn threshold_table(model: &Model, options: &SearchOptions) -> Result<Vec<Thresholds>, Error> {
+    let rows = threshold_table_rows(model, options, &|_, _| ())?;
+    Ok(rows.into_iter().map(|row| row.best.thresholds().clone()).collect())
+}
+
+/// As [`threshold_table`], with the throughput of every row, reporting progress in rows.
+///
+/// # Errors
+/// As [`optimize`].
+pub fn threshold_table_rows(
+    model: &Model,
+    options: &SearchOptions,
+    progress: Progress<'_>,
+) -> Result<Vec<TableRow>, Error> {
+    let mut rows: Vec<TableRow> = Vec::with_capacity(model.concurrency() as usize);
+    for active in 1..=model.concurrency() {
+        let found = row(&model.with_concurrency(active)?, rows.last(), options)?;
+        rows.push(TableRow { active, best: found.best, exhaustive: found.exhaustive });
+        progress(active as usize, model.concurrency() as usize);
+    }
+    Ok(rows)
+}
+
+fn row(model: &Model, before: Option<&TableRow>, options: &SearchOptions) -> Result<SearchResult, Error> {
+    let feasible = count_feasible(model);
+    let Some(before) = before.filter(|_| feasible > ENUMERATED && options.strategy == Strategy::Auto) else {
+        return optimize(model, options);
+    };
+    // The optimum moves by little from n - 1 to n: start there, and from each vector with one more request of slack.
+    let last = before.best.thresholds().as_slice();
+    let mut from: Vec<Vec<u32>> = vec![last.to_vec()];
+    for index in 0..last.len() {
+        let mut raised = last.to_vec();
+        raised[index] = (raised[index] + 1).min(model.largest_batch(index));
+        from.push(raised);
+    }
+    from.extend(starts(model));
+    from.retain(|vector| is_feasible(vector, model.concurrency()));
+    let candidates = climb_from(model, options, &|_, _| (), from, 2)?;
+    rank(candidates, Strategy::Local, feasible, options)
+}

@@ -1,0 +1,129 @@
+//! Simulation of the same abstract system, for chains that are too large and as a check on those that are not.
+//!
+//! Windows of equal length in time give batch means; more windows are added, in pairs merged into longer ones, until the
+//! interval is narrow enough or the event budget is spent. The seed fixes everything, and the same seed with other
+//! thresholds uses the same draws per routing state.
+
+mod engine;
+pub(crate) mod rng;
+pub(crate) mod stats;
+
+pub use stats::Estimate;
+
+use crate::measures::{Measures, Totals};
+use crate::{Error, Model, Thresholds};
+use engine::System;
+use serde::Serialize;
+use stats::interval;
+
+/// Windows in an interval after merging.
+const WINDOWS: usize = 40;
+
+/// Options of [`simulate`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct SimulationOptions {
+    /// Seed of all random streams.
+    pub seed: u64,
+    /// Confidence of the interval, in `(0, 1)`.
+    pub confidence: f64,
+    /// Stop when the half width is at most this share of the mean; 0 to use the whole event budget.
+    pub relative_half_width: f64,
+    /// Stop after about this many events (batch completions).
+    pub max_events: u64,
+    /// Routing state in which all requests wait at the start.
+    pub start: usize,
+}
+
+impl Default for SimulationOptions {
+    fn default() -> Self {
+        Self { seed: 1, confidence: 0.95, relative_half_width: 0.0005, max_events: 20_000_000, start: 0 }
+    }
+}
+
+/// A simulated answer for one threshold vector.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Simulation {
+    /// The vector.
+    pub thresholds: Thresholds,
+    /// Throughput in tokens per second, with its confidence interval.
+    pub throughput: Estimate,
+    /// Throughput and per-model measures over the whole run.
+    #[serde(flatten)]
+    pub measures: Measures,
+    /// Confidence of the interval.
+    pub confidence: f64,
+    /// Events simulated after the warm-up.
+    pub events: u64,
+    /// Seed used.
+    pub seed: u64,
+    /// Tokens per second in each window, for paired comparisons between runs with the same seed.
+    #[serde(skip)]
+    pub windows: Vec<f64>,
+}
+
+/// Simulates `model` under `thresholds`.
+///
+/// # Errors
+/// Thresholds that don't suit the model or can deadlock; options out of range.
+pub fn simulate(model: &Model, thresholds: &Thresholds, options: &SimulationOptions) -> Result<Simulation, Error> {
+    thresholds.check(model)?;
+    check(model, options)?;
+    let mut system = System::new(model, thresholds.as_slice(), options.seed, options.start);
+    // A first window long enough for every request to visit the slowest model a few times.
+    let slowest = (0..model.models()).map(|index| u64::from(model.largest_quanta(index))).max().unwrap_or(1);
+    let mut length = 25 * slowest;
+    let mut ignored = Totals::new(model.models());
+    system.run(4 * length, &mut ignored);
+    let warm_up_events = system.events;
+    let mut totals = Totals::new(model.models());
+    let mut windows: Vec<f64> = Vec::with_capacity(2 * WINDOWS);
+    loop {
+        while windows.len() < 2 * WINDOWS {
+            let before: f64 = totals.tokens.iter().sum();
+            system.run(length, &mut totals);
+            let tokens = totals.tokens.iter().sum::<f64>() - before;
+            windows.push(tokens * 1000.0 / (length as f64 * model.quantum_ms()));
+        }
+        windows = windows.chunks_exact(2).map(|pair| 0.5 * (pair[0] + pair[1])).collect();
+        length *= 2;
+        let throughput = interval(&windows, options.confidence);
+        let precise = throughput.half_width <= options.relative_half_width * throughput.mean;
+        // The next round doubles the run: stop when that would overshoot the budget.
+        if precise || system.events * 2 > options.max_events.max(1) {
+            return Ok(Simulation {
+                thresholds: thresholds.clone(),
+                throughput,
+                measures: totals.measures(model),
+                confidence: options.confidence,
+                events: system.events - warm_up_events,
+                seed: options.seed,
+                windows,
+            });
+        }
+    }
+}
+
+/// Interval of the difference in throughput `a - b` of two runs with the same seed and number of events, from paired
+/// windows. `None` when the runs have windows of different lengths in number.
+#[must_use]
+pub fn paired_difference(a: &Simulation, b: &Simulation) -> Option<Estimate> {
+    if a.windows.len() != b.windows.len() || a.seed != b.seed {
+        return None;
+    }
+    let differences: Vec<f64> = a.windows.iter().zip(&b.windows).map(|(x, y)| x - y).collect();
+    Some(interval(&differences, a.confidence))
+}
+
+fn check(model: &Model, options: &SimulationOptions) -> Result<(), Error> {
+    if !(options.confidence > 0.0 && options.confidence < 1.0) {
+        return Err(Error::option("confidence", options.confidence.to_string(), "above 0 and below 1"));
+    }
+    if !(options.relative_half_width >= 0.0) {
+        return Err(Error::option("relative half width", options.relative_half_width.to_string(), "0 or above"));
+    }
+    if options.start >= model.routing_states() {
+        let allowed = format!("a routing state from 0 to {}", model.routing_states() - 1);
+        return Err(Error::option("start", format!("routing state {}", options.start), allowed));
+    }
+    Ok(())
+}
