@@ -230,6 +230,11 @@ impl Engine {
         &self.inner.names
     }
 
+    /// Index of the model at which requests start.
+    pub fn entry_index(&self) -> ModelIndex {
+        self.inner.entry
+    }
+
     /// Vocabulary size.
     pub fn vocab(&self) -> usize {
         self.inner.vocab

@@ -1,1 +1,12 @@
-//! trbench
+//! Benchmark harness and throughput modelling for token-level LLM routing: everything behind the `trbench` command.
+
+pub mod cli;
+pub mod dataset;
+pub mod fetch;
+pub mod grade;
+// pub mod optimize;
+pub mod report;
+pub mod results;
+pub mod run;
+pub mod serve;
+pub mod stats;

@@ -96,7 +96,7 @@ mod tests {
         for (top_k, top_p, want) in [
             (0, 1.0, vec![0.5, 0.3, 0.15, 0.05]),
             (2, 1.0, vec![0.625, 0.375, 0.0, 0.0]),
-            (0, 0.8, vec![0.625, 0.375, 0.0, 0.0]),
+            (0, 0.7, vec![0.625, 0.375, 0.0, 0.0]),
         ] {
             let request = request(1.0, top_k, top_p);
             let mut counts = [0f64; 4];

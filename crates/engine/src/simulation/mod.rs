@@ -56,6 +56,8 @@ pub struct Simulator {
     cores: Vec<Core>,
     models: Vec<EmulatedModel>,
     outputs: Vec<Vec<RowOutput>>,
+    /// The wake-up that is already scheduled for each model.
+    wakes: Vec<Option<Duration>>,
     entry: ModelIndex,
     delay: LinkDelay,
     /// Latest delivery time per link, so that jitter does not reorder.
@@ -73,12 +75,14 @@ impl Simulator {
     pub fn new(configs: Vec<CoreConfig>, models: Vec<EmulatedModel>, policy: &Arc<dyn RoutingPolicy>, delay: LinkDelay) -> Self {
         assert_eq!(configs.len(), models.len());
         let entry = configs[0].entry;
+        let wakes = vec![None; models.len()];
         let outputs = models.iter().map(|_| Vec::new()).collect();
         let cores = configs.into_iter().map(|config| Core::new(config, Arc::clone(policy))).collect();
         Self {
             cores,
             models,
             outputs,
+            wakes,
             entry,
             delay,
             links: BTreeMap::new(),
@@ -178,7 +182,11 @@ impl Simulator {
                 self.models[model].compute(self.cores[model].batch(), &mut self.outputs[model]);
                 self.schedule(self.now + took, Happening::StepDone(model, took));
             }
-            Next::Wait(Some(time)) => self.schedule(time, Happening::Wake(model)),
+            Next::Wait(Some(time)) if self.wakes[model] != Some(time) => {
+                self.wakes[model] = Some(time);
+                self.schedule(time, Happening::Wake(model));
+            }
+            Next::Wait(Some(_)) => {}
             Next::Wait(None) => {}
         }
     }

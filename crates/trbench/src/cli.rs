@@ -1,0 +1,116 @@
+//! The command line: subcommands, exit codes, error rendering.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::{fetch, report, run, serve};
+
+/// Exit code after an interrupt (128 + SIGINT).
+const INTERRUPTED: u8 = 130;
+
+/// Token-level LLM routing: benchmark, serve, and model the throughput.
+#[derive(Debug, Parser)]
+#[command(name = "trbench", version, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a workload against a routed system and print a report.
+    Run(run::RunArgs),
+    /// Print the tables of finished runs.
+    Report(report::ReportArgs),
+    /// Serve a routed system over an OpenAI-compatible HTTP API.
+    Serve(serve::ServeArgs),
+    /// Fetch and list model weights.
+    Models {
+        #[command(subcommand)]
+        command: fetch::ModelsCommand,
+    },
+    /// Check configurations, or print the reference of every key.
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Print every key with its default and meaning, as YAML.
+    Reference,
+    /// Check configuration files.
+    Check {
+        /// YAML files.
+        #[arg(required = true)]
+        files: Vec<std::path::PathBuf>,
+    },
+}
+
+/// A mistake in what the user gave: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
+
+/// Ctrl-C: exit code 130, after partial results were kept.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted: {0}")]
+pub struct Interrupted(pub String);
+
+/// A usage error as `anyhow::Error`.
+pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
+    UsageError(message.into()).into()
+}
+
+/// Runs a parsed command line and turns its result into an exit code.
+pub fn main(cli: Cli) -> ExitCode {
+    let result = match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Report(args) => report::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Models { command } => fetch::run(&command),
+        Command::Config { command } => config(&command),
+    };
+    result.unwrap_or_else(|error| fail(&error))
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    // A closed pipe (`trbench report | head`) is the reader's choice, not a failure.
+    let broken_pipe = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    };
+    if error.chain().any(broken_pipe) {
+        return ExitCode::SUCCESS;
+    }
+    let _nowhere_to_complain = writeln!(std::io::stderr(), "error: {error:#}");
+    let is_usage = error.chain().any(|cause| {
+        cause.is::<UsageError>()
+            || cause.is::<tokenrouter_engine::config::ConfigError>()
+            || matches!(
+                cause.downcast_ref::<tokenrouter_engine::EngineError>(),
+                Some(tokenrouter_engine::EngineError::Config(_) | tokenrouter_engine::EngineError::Unusable(_))
+            )
+    });
+    match () {
+        () if error.is::<Interrupted>() => ExitCode::from(INTERRUPTED),
+        () if is_usage => ExitCode::from(2),
+        () => ExitCode::FAILURE,
+    }
+}
+
+fn config(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    match command {
+        ConfigCommand::Reference => out.write_all(tokenrouter_engine::config::reference_yaml().as_bytes())?,
+        ConfigCommand::Check { files } => {
+            for file in files {
+                let config = tokenrouter_engine::Config::from_file(file)?;
+                writeln!(out, "{}: ok, models {}", file.display(), config.model_names().join(", "))?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

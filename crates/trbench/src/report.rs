@@ -1,0 +1,192 @@
+//! Tables of runs: throughput, latency, routing, batches.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use comfy_table::{CellAlignment, Table, presets};
+
+use crate::cli::usage;
+use crate::results::{self, ModelSummary, Summary};
+use crate::run::Outcome;
+
+/// Arguments of `trbench report`.
+#[derive(Debug, Clone, Args)]
+pub struct ReportArgs {
+    /// Result folders (of one run, or of several below them) or `result.csv` files.
+    #[arg(long = "result", required = true, num_args = 1.., value_name = "DIR|CSV")]
+    results: Vec<PathBuf>,
+    /// Output format.
+    #[arg(long, default_value = "table")]
+    output: Format,
+}
+
+/// Output formats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Tables for people.
+    Table,
+    /// Everything, as JSON.
+    Json,
+    /// One line per system.
+    Csv,
+    /// Markdown tables.
+    Md,
+}
+
+/// Prints the reports of finished runs.
+pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
+    let mut summaries = Vec::new();
+    for path in &args.results {
+        collect(path, &mut summaries)?;
+    }
+    print(&summaries, args.output, std::io::stdout().lock())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn collect(path: &Path, summaries: &mut Vec<Summary>) -> anyhow::Result<()> {
+    if path.is_file() {
+        let summary = path.with_file_name("summary.json");
+        if summary.is_file() && path.file_name().is_some_and(|name| name == "result.csv") {
+            summaries.push(results::read_summary(&summary)?);
+        } else {
+            summaries.push(from_csv(path)?);
+        }
+        return Ok(());
+    }
+    if path.join("summary.json").is_file() {
+        summaries.push(results::read_summary(&path.join("summary.json"))?);
+        return Ok(());
+    }
+    let entries = std::fs::read_dir(path).map_err(|error| usage(format!("cannot read `{}`: {error}", path.display())))?;
+    let mut folders: Vec<PathBuf> =
+        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|p| p.join("summary.json").is_file()).collect();
+    folders.sort();
+    if folders.is_empty() {
+        return Err(usage(format!("`{}` holds no results (no `summary.json`)", path.display())));
+    }
+    for folder in folders {
+        summaries.push(results::read_summary(&folder.join("summary.json"))?);
+    }
+    Ok(())
+}
+
+/// What can be said from the rows alone. The duration is the longest request's, so no throughput is derived.
+fn from_csv(path: &Path) -> anyhow::Result<Summary> {
+    let records = results::read_records(path)?;
+    let outcome = Outcome { records, duration: Duration::ZERO, interrupted: false };
+    Ok(Summary::new(&path.display().to_string(), 0, &outcome, None, serde_json::Value::Null))
+}
+
+/// Prints summaries in a format.
+pub fn print(summaries: &[Summary], format: Format, mut out: impl Write) -> anyhow::Result<()> {
+    match format {
+        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(summaries)?)?,
+        Format::Csv => {
+            let mut writer = csv::Writer::from_writer(out);
+            writer.write_record(HEADINGS)?;
+            for summary in summaries {
+                writer.write_record(system_row(summary))?;
+            }
+            writer.flush()?;
+        }
+        Format::Table | Format::Md => {
+            writeln!(out, "{}", table(&HEADINGS, summaries.iter().map(system_row), format))?;
+            let rows = summaries.iter().flat_map(|s| s.models.iter().map(|m| model_row(s, m)));
+            let mut rows = rows.peekable();
+            if rows.peek().is_some() {
+                writeln!(out, "\n{}", table(&MODEL_HEADINGS, rows, format))?;
+            }
+            writeln!(out, "\n{}", footnote(summaries))?;
+        }
+    }
+    Ok(())
+}
+
+const HEADINGS: [&str; 13] = [
+    "system",
+    "requests",
+    "failed",
+    "tok/s",
+    "ttft mean ms",
+    "tpot mean ms",
+    "tpot p50",
+    "e2el mean ms",
+    "e2el p50",
+    "e2el p90",
+    "large share",
+    "handoffs/tok",
+    "correct",
+];
+
+const MODEL_HEADINGS: [&str; 10] =
+    ["system", "model", "steps", "mean batch", "step ms", "busy", "buffer wait ms", "by max_wait", "P row", "C row"];
+
+fn system_row(summary: &Summary) -> [String; 13] {
+    let latency = |key: &str| number(summary.latency.get(key).and_then(serde_json::Value::as_f64), 1);
+    let emulated = if summary.emulated { " (emulated)" } else { "" };
+    let interrupted = if summary.interrupted { " (interrupted)" } else { "" };
+    [
+        format!("{}{emulated}{interrupted}", summary.label),
+        summary.completed.to_string(),
+        summary.failed.to_string(),
+        number((summary.duration > 0.0).then_some(summary.output_throughput), 1),
+        latency("mean_ttft_ms"),
+        latency("mean_tpot_ms"),
+        latency("median_tpot_ms"),
+        latency("mean_e2el_ms"),
+        latency("median_e2el_ms"),
+        latency("p90_e2el_ms"),
+        number(summary.llm_ratio, 3),
+        number(summary.handoffs_per_token, 3),
+        if summary.graded == 0 { "-".into() } else { format!("{}/{}", summary.correct, summary.graded) },
+    ]
+}
+
+fn model_row(summary: &Summary, model: &ModelSummary) -> [String; 10] {
+    let row = |values: &[f64]| values.iter().map(|v| format!("{v:.3}")).collect::<Vec<_>>().join(" ");
+    let mean_step = (model.steps > 0).then(|| model.busy_s * 1e3 / model.steps as f64);
+    let busy = (summary.duration > 0.0).then(|| 100.0 * model.busy_s / summary.duration);
+    [
+        summary.label.clone(),
+        model.name.clone(),
+        model.steps.to_string(),
+        format!("{:.2}", model.mean_batch),
+        number(mean_step, 2),
+        busy.map_or_else(|| "-".into(), |percent| format!("{percent:.0} %")),
+        format!("{:.2}", model.buffer_wait_ms),
+        model.launches_timeout.to_string(),
+        row(&model.p_row),
+        row(&model.c_row),
+    ]
+}
+
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))
+}
+
+fn table<const N: usize>(headings: &[&str; N], rows: impl Iterator<Item = [String; N]>, format: Format) -> Table {
+    let mut table = Table::new();
+    table.load_style(if format == Format::Md { presets::ASCII_MARKDOWN } else { presets::UTF8_HORIZONTAL_ONLY });
+    table.set_header(headings);
+    for row in rows {
+        table.add_row(row);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn footnote(summaries: &[Summary]) -> String {
+    let mut lines = vec!["-: no value, or the sample is too small for it (p50 needs 7 requests, p90 44, p99 459).".to_owned()];
+    if summaries.iter().any(|summary| summary.emulated) {
+        lines.push("emulated: latency profiles stand in for the models.".into());
+    }
+    if let Some(error) = summaries.iter().find_map(|summary| summary.first_error.as_ref()) {
+        lines.push(format!("first error: {error}"));
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,292 @@
+//! What a run leaves behind: `result.csv`, `summary.json`, `manifest.json`. Files appear complete or not at all.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tokenrouter_engine::EngineStats;
+
+use crate::cli::usage;
+use crate::dataset::Item;
+use crate::run::{Outcome, Record, RunArgs};
+use crate::stats::{mean, percentile};
+
+/// Percentiles that are reported where the sample supports them.
+const PERCENTILES: [(&str, f64); 3] = [("median", 0.5), ("p90", 0.9), ("p99", 0.99)];
+
+/// A measured system: totals, latencies, and what its models did.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Summary {
+    /// Version of this file's layout.
+    pub schema_version: u32,
+    /// System and concurrency.
+    pub label: String,
+    /// Requests in flight.
+    pub max_concurrency: usize,
+    /// Whether latency profiles stood in for models.
+    pub emulated: bool,
+    /// Whether the run was interrupted.
+    pub interrupted: bool,
+    /// Seconds from the first send to the last end.
+    pub duration: f64,
+    /// Requests that ended with `stop` or `length`.
+    pub completed: usize,
+    /// Requests that failed.
+    pub failed: usize,
+    /// Prompt tokens of all requests.
+    pub total_input_tokens: u64,
+    /// Committed tokens of all requests.
+    pub total_output_tokens: u64,
+    /// Committed tokens per second.
+    pub output_throughput: f64,
+    /// Mean, median and percentiles in milliseconds, keys as in vLLM's results; `null` where the sample is too small.
+    pub latency: Map<String, Value>,
+    /// Share of the tokens not written by the entry model.
+    pub llm_ratio: Option<f64>,
+    /// Moves between models per committed token.
+    pub handoffs_per_token: Option<f64>,
+    /// Right answers and graded answers.
+    pub correct: usize,
+    /// See `correct`.
+    pub graded: usize,
+    /// One entry per model; empty for endpoints.
+    pub models: Vec<ModelSummary>,
+    /// What the engine decided at launch, or the endpoint.
+    pub server_info: Value,
+    /// The first error, if any.
+    pub first_error: Option<String>,
+}
+
+/// What one model did in a run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ModelSummary {
+    /// Its name.
+    pub name: String,
+    /// Steps.
+    pub steps: u64,
+    /// Mean rows per step.
+    pub mean_batch: f64,
+    /// `batch_sizes[b]`: steps with `b` rows.
+    pub batch_sizes: Vec<u64>,
+    /// Seconds in steps.
+    pub busy_s: f64,
+    /// Mean time of pure decode steps by batch size, in milliseconds; `null` where none was seen.
+    pub step_ms_by_batch: Vec<Option<f64>>,
+    /// Tokens fed: decoded, appended at returns, prefilled.
+    pub fed_tokens: u64,
+    /// Mean wait in the buffer per row, in milliseconds.
+    pub buffer_wait_ms: f64,
+    /// Steps launched at the threshold, and by `max_wait`.
+    pub launches_full: u64,
+    /// See `launches_full`.
+    pub launches_timeout: u64,
+    /// Measured row of the routing matrix P.
+    pub p_row: Vec<f64>,
+    /// Measured row of the commit matrix C.
+    pub c_row: Vec<f64>,
+    /// Steps behind `p_row`.
+    pub transitions: u64,
+}
+
+/// Differences of two snapshots, per model.
+pub fn model_summaries(after: &EngineStats, before: Option<&EngineStats>) -> Vec<ModelSummary> {
+    let models = after.names.iter().zip(&after.models).enumerate();
+    models
+        .map(|(index, (name, stats))| {
+            let stats = before.and_then(|b| b.models.get(index)).map_or_else(|| stats.clone(), |old| stats.since(old));
+            let transitions: u64 = stats.transitions.iter().sum();
+            let share = |count: &u64| if transitions == 0 { 0.0 } else { *count as f64 / transitions as f64 };
+            let commits = stats.committed.iter().zip(&stats.transitions);
+            let per_step = |time: Duration, count: u64| (count > 0).then(|| time.as_secs_f64() * 1e3 / count as f64);
+            ModelSummary {
+                name: name.clone(),
+                steps: stats.steps,
+                mean_batch: stats.mean_batch(),
+                busy_s: stats.busy.as_secs_f64(),
+                step_ms_by_batch: stats.step_time_by_batch.iter().map(|(n, time)| per_step(*time, *n)).collect(),
+                fed_tokens: stats.fed_tokens,
+                buffer_wait_ms: per_step(stats.buffer_wait, stats.rows).unwrap_or(0.0),
+                launches_full: stats.launches_full,
+                launches_timeout: stats.launches_timeout,
+                p_row: stats.transitions.iter().map(share).collect(),
+                c_row: commits.map(|(c, n)| if *n == 0 { 0.0 } else { *c as f64 / *n as f64 }).collect(),
+                transitions,
+                batch_sizes: stats.batch_sizes,
+            }
+        })
+        .collect()
+}
+
+impl Summary {
+    /// Totals and percentiles of a run.
+    pub fn new(
+        label: &str,
+        concurrency: usize,
+        outcome: &Outcome,
+        models: Option<Vec<ModelSummary>>,
+        server_info: Value,
+    ) -> Self {
+        let records = &outcome.records;
+        let complete = |record: &&Record| record.e2el_ms.is_some();
+        let output: u64 = records.iter().map(|record| record.completion_tokens).sum();
+        let duration = outcome.duration.as_secs_f64();
+        let handoffs: Option<u64> = records.iter().map(|record| record.handoffs).sum();
+        let routed = records.iter().filter_map(|r| Some((r.llm_ratio?, r.completion_tokens)));
+        let (large, of) = routed.fold((0.0, 0u64), |(large, of), (ratio, n)| (large + ratio * n as f64, of + n));
+        Self {
+            schema_version: 1,
+            label: label.to_owned(),
+            max_concurrency: concurrency,
+            emulated: server_info["emulated"].as_bool().unwrap_or(false),
+            interrupted: outcome.interrupted,
+            duration,
+            completed: records.iter().filter(complete).count(),
+            failed: records.iter().filter(|record| record.error.is_some()).count(),
+            total_input_tokens: records.iter().filter_map(|record| record.prompt_tokens).sum(),
+            total_output_tokens: output,
+            output_throughput: if duration > 0.0 { output as f64 / duration } else { 0.0 },
+            latency: latencies(records),
+            llm_ratio: (of > 0).then(|| large / of as f64),
+            handoffs_per_token: handoffs.filter(|_| output > 0).map(|handoffs| handoffs as f64 / output as f64),
+            correct: records.iter().filter(|record| record.correct == Some(true)).count(),
+            graded: records.iter().filter(|record| record.correct.is_some()).count(),
+            models: models.unwrap_or_default(),
+            server_info,
+            first_error: records.iter().find_map(|record| record.error.clone()),
+        }
+    }
+}
+
+/// `mean_x_ms`, `median_x_ms`, `p90_x_ms`, `p99_x_ms` for ttft, tpot and e2el.
+pub(crate) fn latencies(records: &[Record]) -> Map<String, Value> {
+    let columns: [(&str, fn(&Record) -> Option<f64>); 3] =
+        [("ttft", |r| r.ttft_ms), ("tpot", |r| r.tpot_ms), ("e2el", |r| r.e2el_ms)];
+    let mut map = Map::new();
+    for (name, column) in columns {
+        let values: Vec<f64> = records.iter().filter_map(column).collect();
+        map.insert(format!("mean_{name}_ms"), json!(mean(&values)));
+        for (label, q) in PERCENTILES {
+            map.insert(format!("{label}_{name}_ms"), json!(percentile(&values, q)));
+        }
+    }
+    map
+}
+
+/// Where numbers come from, so that any of them can be traced and repeated.
+#[derive(Debug, Clone, Serialize)]
+pub struct Manifest {
+    schema_version: u32,
+    date_unix_s: u64,
+    command: Vec<String>,
+    version: &'static str,
+    git_revision: Option<String>,
+    config: String,
+    config_sha256: String,
+    config_text: String,
+    dataset: String,
+    dataset_sha256: String,
+    items: usize,
+    seed: u64,
+    max_tokens: usize,
+    temperature: f32,
+    cpu: String,
+    cores: usize,
+    os: &'static str,
+}
+
+impl Manifest {
+    /// Describes this process, this machine and these inputs.
+    pub fn collect(args: &RunArgs, config: &str, config_text: &str, dataset: &str, items: &[Item]) -> Self {
+        let digest = |text: &str| crate::fetch::sha256_hex(&mut text.as_bytes()).unwrap_or_default();
+        let problems: String = items.iter().map(|item| format!("{}\n{}\n", item.id, item.problem)).collect();
+        Self {
+            schema_version: 1,
+            date_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            command: std::env::args().collect(),
+            version: env!("CARGO_PKG_VERSION"),
+            git_revision: git_revision(),
+            config: config.to_owned(),
+            config_sha256: digest(config_text),
+            config_text: config_text.to_owned(),
+            dataset: dataset.to_owned(),
+            dataset_sha256: digest(&problems),
+            items: items.len(),
+            seed: args.seed,
+            max_tokens: args.max_tokens,
+            temperature: args.temperature,
+            cpu: cpu_name(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            os: std::env::consts::OS,
+        }
+    }
+}
+
+fn git_revision() -> Option<String> {
+    let output = std::process::Command::new("git").args(["describe", "--always", "--dirty"]).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn cpu_name() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    line.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.to_owned())
+}
+
+/// Makes the folder of a run, and checks that it can be written to before anything is measured.
+pub fn create_root(given: Option<&Path>, workload: &str) -> anyhow::Result<PathBuf> {
+    let root = match given {
+        Some(path) => path.to_owned(),
+        None => {
+            let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            (0..100u32)
+                .map(|attempt| match attempt {
+                    0 => PathBuf::from(format!("results/{seconds}-{workload}")),
+                    n => PathBuf::from(format!("results/{seconds}-{workload}-{n}")),
+                })
+                .find(|path| !path.exists())
+                .context("no free name for the results folder")?
+        }
+    };
+    let refuse = |error| usage(format!("cannot write to the output folder `{}`: {error}", root.display()));
+    std::fs::create_dir_all(&root).map_err(refuse)?;
+    tempfile::tempfile_in(&root).map_err(refuse)?;
+    Ok(root)
+}
+
+/// Writes the three files of a run.
+pub fn write(dir: &Path, records: &[Record], summary: &Summary, manifest: &Manifest) -> anyhow::Result<()> {
+    let mut csv = csv::Writer::from_writer(Vec::new());
+    for record in records {
+        csv.serialize(record)?;
+    }
+    let csv = csv.into_inner().context("cannot format result.csv")?;
+    write_file(&dir.join("result.csv"), &csv)?;
+    write_file(&dir.join("summary.json"), &serde_json::to_vec_pretty(summary)?)?;
+    write_file(&dir.join("manifest.json"), &serde_json::to_vec_pretty(manifest)?)
+}
+
+/// Writes a file beside its place and moves it there.
+fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let dir = path.parent().context("a result file has a folder")?;
+    let failed = || format!("cannot write `{}`", path.display());
+    let mut file = tempfile::NamedTempFile::new_in(dir).with_context(failed)?;
+    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).with_context(failed)?;
+    file.persist(path).with_context(failed)?;
+    Ok(())
+}
+
+/// Reads the rows of a `result.csv`.
+pub fn read_records(path: &Path) -> anyhow::Result<Vec<Record>> {
+    let mut reader = csv::Reader::from_path(path).map_err(|error| usage(format!("`{}`: {error}", path.display())))?;
+    let rows = reader.deserialize().collect::<Result<_, _>>();
+    rows.map_err(|error| usage(format!("`{}`: {error}", path.display())))
+}
+
+/// Reads a `summary.json`.
+pub fn read_summary(path: &Path) -> anyhow::Result<Summary> {
+    let text = std::fs::read_to_string(path).map_err(|error| usage(format!("cannot read `{}`: {error}", path.display())))?;
+    serde_json::from_str(&text).map_err(|error| usage(format!("`{}`: {error}", path.display())))
+}

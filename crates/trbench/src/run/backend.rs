@@ -1,0 +1,197 @@
+//! What answers requests: an engine in this process, or a server with the OpenAI API.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use tokenrouter_engine::tokenizer::ChatMessage;
+use tokenrouter_engine::{Engine, EngineStats, FinishReason, Request, SamplingParams, StreamEvent};
+
+use crate::cli::usage;
+
+/// Longest time without a byte from a server.
+const READ_TIMEOUT: Duration = Duration::from_secs(300);
+/// Longest line accepted from a server, in bytes.
+const MAX_LINE: usize = 1 << 20;
+
+/// Answers requests.
+pub(super) enum Backend {
+    Engine(Arc<Engine>),
+    Http { client: reqwest::Client, url: String, model: String },
+}
+
+/// What came back so far; kept when a request is interrupted.
+#[derive(Debug, Default)]
+pub(super) struct Reply {
+    pub(super) prompt_tokens: Option<u64>,
+    pub(super) tokens: u64,
+    pub(super) text: String,
+    pub(super) first_token: Option<Duration>,
+    pub(super) llm_ratio: Option<f64>,
+    pub(super) handoffs: Option<u64>,
+    pub(super) admission_wait: Option<Duration>,
+    pub(super) finish_reason: String,
+    pub(super) error: Option<String>,
+}
+
+impl Backend {
+    pub(super) fn http(url: &str, model: &str) -> anyhow::Result<Self> {
+        let parsed = reqwest::Url::parse(url).map_err(|error| usage(format!("--endpoint `{url}`: {error}")))?;
+        if !matches!(parsed.scheme(), "http" | "https") {
+            return Err(usage(format!("--endpoint `{url}`: allowed schemes are `http` and `https`")));
+        }
+        let client = reqwest::Client::builder().read_timeout(READ_TIMEOUT).build().context("cannot make an HTTP client")?;
+        let base = url.trim_end_matches('/').trim_end_matches("/v1");
+        Ok(Self::Http { client, url: format!("{base}/v1/chat/completions"), model: model.to_owned() })
+    }
+
+    pub(super) fn stats(&self) -> Option<EngineStats> {
+        match self {
+            Self::Engine(engine) => Some(engine.stats()),
+            Self::Http { .. } => None,
+        }
+    }
+
+    pub(super) fn info(&self) -> Value {
+        match self {
+            Self::Engine(engine) => serde_json::to_value(engine.info()).unwrap_or(Value::Null),
+            Self::Http { url, .. } => json!({"endpoint": url}),
+        }
+    }
+
+    /// Asks one question; fills `reply` as the answer comes.
+    pub(super) async fn ask(
+        &self,
+        question: &str,
+        sampling: SamplingParams,
+        key: u64,
+        reply: &mut Reply,
+    ) -> anyhow::Result<()> {
+        match self {
+            Self::Engine(engine) => ask_engine(engine, question, sampling, key, reply).await,
+            Self::Http { client, url, model } => {
+                let body = json!({
+                    "model": model,
+                    "messages": [{"role": "user", "content": question}],
+                    "max_tokens": sampling.max_tokens,
+                    "temperature": sampling.temperature,
+                    "seed": sampling.seed.wrapping_add(key),
+                    "stream": true,
+                    "stream_options": {"include_usage": true},
+                });
+                ask_http(client, url, &body, reply).await
+            }
+        }
+    }
+}
+
+async fn ask_engine(
+    engine: &Engine,
+    question: &str,
+    sampling: SamplingParams,
+    key: u64,
+    reply: &mut Reply,
+) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let prompt = match engine.text() {
+        Some(text) => {
+            let message = ChatMessage { role: "user".into(), content: question.to_owned() };
+            let prompt = if text.has_chat_template() { text.apply_chat_template(&[message])? } else { question.to_owned() };
+            text.encode(&prompt)?
+        }
+        // Emulated models read nothing; about as many tokens as the text would have.
+        None => question.bytes().step_by(4).map(u32::from).collect(),
+    };
+    reply.prompt_tokens = Some(prompt.len() as u64);
+    let mut stream = engine.generate(Request { prompt, sampling, key })?;
+    let mut ids = Vec::new();
+    while let Some(event) = stream.next().await {
+        match event {
+            StreamEvent::Token(token) => {
+                reply.first_token.get_or_insert_with(|| start.elapsed());
+                reply.tokens += 1;
+                ids.push(token.id);
+            }
+            StreamEvent::Finished(reason, stats) => {
+                let entry = stats.tokens_by_model.get(engine.entry_index()).copied().unwrap_or_default();
+                let tokens = stats.tokens();
+                reply.llm_ratio = (tokens > 0).then(|| (tokens - entry) as f64 / tokens as f64);
+                reply.handoffs = Some(stats.handoffs);
+                reply.admission_wait = Some(stats.admission_wait);
+                reply.finish_reason = reason.as_str().to_owned();
+                if let FinishReason::Error(message) = reason {
+                    reply.error = Some(message);
+                }
+                if let Some(text) = engine.text() {
+                    reply.text = text.decode(&ids)?;
+                }
+                return Ok(());
+            }
+        }
+    }
+    bail!("the engine stopped before the request ended")
+}
+
+async fn ask_http(client: &reqwest::Client, url: &str, body: &Value, reply: &mut Reply) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let mut response = client.post(url).json(body).send().await.with_context(|| format!("cannot reach `{url}`"))?;
+    let status = response.status();
+    if !status.is_success() {
+        let text = response.text().await.unwrap_or_default();
+        bail!("`{url}` answered {status}: {}", text.chars().take(300).collect::<String>());
+    }
+    let mut buffer = Vec::new();
+    while let Some(chunk) = response.chunk().await.context("the connection broke")? {
+        buffer.extend_from_slice(&chunk);
+        while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = buffer.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line);
+            let Some(data) = line.trim().strip_prefix("data:") else { continue };
+            if data.trim() == "[DONE]" {
+                return finish_http(reply);
+            }
+            take_chunk(data.trim(), start, reply)?;
+        }
+        if buffer.len() > MAX_LINE {
+            bail!("the server sent a line of more than {MAX_LINE} bytes");
+        }
+    }
+    finish_http(reply)
+}
+
+fn finish_http(reply: &Reply) -> anyhow::Result<()> {
+    if reply.finish_reason.is_empty() {
+        bail!("the stream ended without a finish reason");
+    }
+    Ok(())
+}
+
+fn take_chunk(data: &str, start: Instant, reply: &mut Reply) -> anyhow::Result<()> {
+    let chunk: Value = serde_json::from_str(data).with_context(|| format!("the server sent `{data}`, not JSON"))?;
+    if let Some(message) = chunk["error"]["message"].as_str() {
+        bail!("the server reported: {message}");
+    }
+    let choice = &chunk["choices"][0];
+    if let Some(text) = choice["delta"]["content"].as_str().filter(|text| !text.is_empty()) {
+        reply.first_token.get_or_insert_with(|| start.elapsed());
+        reply.text.push_str(text);
+        // Corrected by the usage at the end where the server sends one; a chunk can hold several tokens.
+        reply.tokens += 1;
+    }
+    if let Some(reason) = choice["finish_reason"].as_str() {
+        reply.finish_reason = reason.to_owned();
+    }
+    let usage = &chunk["usage"];
+    if let Some(tokens) = usage["completion_tokens"].as_u64() {
+        reply.tokens = tokens;
+        reply.prompt_tokens = usage["prompt_tokens"].as_u64();
+    }
+    let routing = &usage["routing"];
+    if let Some(handoffs) = routing["handoffs"].as_u64() {
+        reply.handoffs = Some(handoffs);
+        reply.llm_ratio = routing["llm_ratio"].as_f64();
+        reply.admission_wait = routing["admission_wait_ms"].as_f64().map(|ms| Duration::from_secs_f64(ms / 1e3));
+    }
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! The closed loop: a fixed number of requests in flight until the items are used up.
+
+use std::cell::{Cell, RefCell};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tokenrouter_engine::SamplingParams;
+
+use super::backend::{Backend, Reply};
+use super::{RunArgs, progress};
+use crate::dataset::Item;
+use crate::grade;
+
+/// One row of `result.csv`. Times in milliseconds; empty where there is no value.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Number of the request in the run.
+    pub id: u64,
+    /// The dataset's name of the item.
+    pub item: String,
+    /// Which repeat of the item, from 0.
+    pub repeat: usize,
+    /// Tokens of the prompt.
+    pub prompt_tokens: Option<u64>,
+    /// Tokens of the answer.
+    pub completion_tokens: u64,
+    /// From sending to the first token.
+    pub ttft_ms: Option<f64>,
+    /// Mean time between tokens after the first: `(e2el - ttft) / (completion_tokens - 1)`.
+    pub tpot_ms: Option<f64>,
+    /// From sending to the end.
+    pub e2el_ms: Option<f64>,
+    /// `completion_tokens` over `e2el`.
+    pub tokens_per_s: Option<f64>,
+    /// Share of the tokens that were not written by the entry model.
+    pub llm_ratio: Option<f64>,
+    /// Moves from one model to another.
+    pub handoffs: Option<u64>,
+    /// Time spent ready in the buffers of the models, waiting for batches to be launched.
+    pub admission_wait_ms: Option<f64>,
+    /// `stop`, `length`, `cancelled` or `error`.
+    pub finish_reason: String,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// The integer found in the answer.
+    pub answer: Option<i64>,
+    /// Whether it is the right one; empty when the item has no answer.
+    pub correct: Option<bool>,
+}
+
+/// Everything that a run measured.
+#[derive(Debug)]
+pub struct Outcome {
+    /// One per request that was sent, in order of their ids.
+    pub records: Vec<Record>,
+    /// From the first send to the last end.
+    pub duration: Duration,
+    /// Ctrl-C came first.
+    pub interrupted: bool,
+}
+
+/// What the workers of one loop share; all run on one thread.
+struct Shared<'a> {
+    backend: &'a Backend,
+    items: &'a [Item],
+    args: &'a RunArgs,
+    next: Cell<u64>,
+    tokens: Cell<u64>,
+    stop: tokio::sync::watch::Receiver<bool>,
+    records: RefCell<Vec<Record>>,
+    bar: indicatif::ProgressBar,
+    start: Instant,
+}
+
+/// Sends every item `repeats` times with `concurrency` requests in flight.
+pub(super) async fn closed_loop(backend: &Backend, items: &[Item], args: &RunArgs, concurrency: usize) -> Outcome {
+    let total = (items.len() * args.repeats) as u64;
+    let (stopper, stop) = tokio::sync::watch::channel(false);
+    let shared = Shared {
+        backend,
+        items,
+        args,
+        next: Cell::new(0),
+        tokens: Cell::new(0),
+        stop,
+        records: RefCell::default(),
+        bar: progress::requests(total, &format!("concurrency {concurrency}")),
+        start: Instant::now(),
+    };
+    let workers = futures_util::future::join_all((0..concurrency).map(|_| worker(&shared, total)));
+    let signal = async {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            let _all_done = stopper.send(true);
+        }
+        // Workers end by themselves once they see the flag.
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        _ = workers => {}
+        () = signal => {}
+    }
+    let interrupted = *shared.stop.borrow();
+    shared.bar.finish_and_clear();
+    let mut records = shared.records.into_inner();
+    records.sort_unstable_by_key(|record| record.id);
+    Outcome { records, duration: shared.start.elapsed(), interrupted }
+}
+
+async fn worker(shared: &Shared<'_>, total: u64) {
+    let mut stop = shared.stop.clone();
+    while !*stop.borrow() && shared.next.get() < total {
+        let id = shared.next.replace(shared.next.get() + 1);
+        let item = &shared.items[id as usize % shared.items.len()];
+        let sampling = SamplingParams {
+            temperature: shared.args.temperature,
+            seed: shared.args.seed,
+            max_tokens: shared.args.max_tokens,
+            ignore_eos: shared.args.ignore_eos,
+            ..SamplingParams::default()
+        };
+        let start = Instant::now();
+        let mut reply = Reply::default();
+        let ended = tokio::select! {
+            result = shared.backend.ask(&item.problem, sampling, id, &mut reply) => Some(result),
+            _ = stop.wait_for(|stop| *stop) => None,
+        };
+        let elapsed = start.elapsed();
+        match ended {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                reply.finish_reason = "error".into();
+                reply.error = Some(format!("{error:#}"));
+            }
+            None => reply.finish_reason = "cancelled".into(),
+        }
+        let repeat = id as usize / shared.items.len();
+        shared.tokens.set(shared.tokens.get() + reply.tokens);
+        shared.records.borrow_mut().push(record(id, repeat, item, &reply, elapsed));
+        let rate = shared.tokens.get() as f64 / shared.start.elapsed().as_secs_f64();
+        shared.bar.set_message(format!("{rate:.0} tokens/s"));
+        shared.bar.inc(1);
+    }
+}
+
+fn record(id: u64, repeat: usize, item: &Item, reply: &Reply, elapsed: Duration) -> Record {
+    let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+    let complete = matches!(reply.finish_reason.as_str(), "stop" | "length");
+    let e2el = complete.then(|| ms(elapsed));
+    let ttft = reply.first_token.map(ms);
+    let answer = if complete { grade::extract_answer(&reply.text) } else { None };
+    Record {
+        id,
+        item: item.id.clone(),
+        repeat,
+        prompt_tokens: reply.prompt_tokens,
+        completion_tokens: reply.tokens,
+        ttft_ms: ttft,
+        tpot_ms: match (e2el, ttft) {
+            (Some(e2el), Some(ttft)) if reply.tokens > 1 => Some((e2el - ttft) / (reply.tokens - 1) as f64),
+            _ => None,
+        },
+        e2el_ms: e2el,
+        tokens_per_s: e2el.map(|e2el| reply.tokens as f64 / e2el * 1e3),
+        llm_ratio: reply.llm_ratio,
+        handoffs: reply.handoffs,
+        admission_wait_ms: reply.admission_wait.map(ms),
+        finish_reason: reply.finish_reason.clone(),
+        error: reply.error.clone(),
+        answer,
+        correct: item.answer.filter(|_| complete).map(|right| answer == Some(right)),
+    }
+}

@@ -1,0 +1,88 @@
+//! The systems under comparison, as changes of one configuration.
+
+use indexmap::IndexMap;
+use serde_json::json;
+use tokenrouter_engine::Config;
+use tokenrouter_engine::config::{RoutingConfig, ThresholdConfig};
+use tokenrouter_engine::scheduler::check_thresholds;
+
+/// A system to measure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum System {
+    /// As the configuration says.
+    Config,
+    /// Delayed batching at the configured thresholds; they must not all be 1.
+    Delayed,
+    /// Asynchronous subservers with handoff-resume, launching eagerly.
+    Async,
+    /// One model, no routing.
+    Single(String),
+}
+
+impl std::str::FromStr for System {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("single", model)) if !model.is_empty() => Ok(Self::Single(model.to_owned())),
+            None if text == "config" => Ok(Self::Config),
+            None if text == "delayed" => Ok(Self::Delayed),
+            None if text == "async" => Ok(Self::Async),
+            _ => Err("expected `config`, `delayed`, `async` or `single:MODEL`".into()),
+        }
+    }
+}
+
+impl std::fmt::Display for System {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Config => f.write_str("config"),
+            Self::Delayed => f.write_str("delayed"),
+            Self::Async => f.write_str("async"),
+            Self::Single(model) => write!(f, "single:{model}"),
+        }
+    }
+}
+
+impl System {
+    /// The configuration of this system at a concurrency.
+    pub fn apply(&self, base: &Config, concurrency: usize) -> Result<Config, String> {
+        let mut config = base.clone();
+        config.system.max_active = concurrency;
+        match self {
+            Self::Config => {}
+            Self::Async => config.batching.thresholds = ThresholdConfig::Eager,
+            Self::Delayed => {
+                if config.batching.thresholds == ThresholdConfig::Eager {
+                    return Err("system `delayed` needs `batching.thresholds`, which is `eager`".into());
+                }
+            }
+            Self::Single(name) => {
+                let model = config.models.get(name).cloned().ok_or_else(|| {
+                    format!("system `single:{name}`: unknown model, known are {}", base.model_names().join(", "))
+                })?;
+                config.models = IndexMap::from([(name.clone(), model)]);
+                config.system.entry_model.clone_from(name);
+                config.routing = RoutingConfig::new("random", json!({"semantics": "mixture"}));
+                config.batching.thresholds = ThresholdConfig::Eager;
+            }
+        }
+        if let ThresholdConfig::Fixed(vector) = &config.batching.thresholds {
+            check_thresholds(vector, config.models.len(), concurrency)?;
+        }
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip_and_bad_ones_are_refused() {
+        for name in ["config", "delayed", "async", "single:large"] {
+            assert_eq!(name.parse::<System>().expect("valid").to_string(), name);
+        }
+        assert!("single:".parse::<System>().is_err());
+        assert!("lockstepp".parse::<System>().is_err());
+    }
+}
