@@ -1,10 +1,12 @@
 //! Size of a chain before it is built.
 //!
-//! The number of states has no closed form: it depends on which sums of step times can meet. But it grows smoothly as the
-//! quantum shrinks (like a power of `1 / quantum`, at most `M - 1`), so chains on coarse quanta, which take milliseconds,
-//! predict the fine one. Exploration is bounded as well, so a wrong estimate costs time, never the machine.
+//! The number of states has no closed form: it depends on which sums of step times can meet. But it follows the number of
+//! relative phases of the models' clocks: with steps of `l_1 .. l_M` quanta and their greatest common divisor taken out,
+//! that is the sum of the products of all but one (`l_1 + l_2` for two models). Chains on coarse quanta, which take
+//! milliseconds, give the factor and the power with which states follow it. Exploration is bounded as well, so a wrong
+//! estimate costs time, never the machine.
 
-use crate::chain::{Chain, Limits, Stop, Workspace, estimate_bytes};
+use crate::chain::{Limits, Stop, Workspace, compositions, estimate_bytes};
 use crate::{Error, Model, SolveOptions, Thresholds};
 use serde::Serialize;
 use std::fmt;
@@ -105,43 +107,71 @@ fn shortest_ms(model: &Model, index: usize) -> f64 {
 }
 
 /// Rounds up to two significant digits.
-fn two_digits_up(value: f64) -> f64 {
-    let scale = 10_f64.powf(value.log10().floor() - 1.0);
-    (value / scale).ceil() * scale
+fn two_digits_up(value: f64) -> String {
+    let exponent = value.log10().floor() as i32 - 1;
+    let scale = 10_f64.powi(exponent);
+    format!("{:.*}", usize::try_from(-exponent).unwrap_or(0), (value / scale).ceil() * scale)
 }
 
 /// Estimate for checked thresholds; at least `found` states.
 pub(crate) fn estimate_from(model: &Model, thresholds: &Thresholds, found: usize) -> SizeEstimate {
     let key_bytes = if crate::chain::Layout::new(model).map_or(128, |layout| layout.bits) <= 64 { 8 } else { 16 };
     let longest = (0..model.models()).map(|index| model.largest_quanta(index)).max().unwrap_or(1);
-    let mut points: Vec<(f64, f64, f64)> = Vec::new();
-    // Coarse quanta from very coarse to the model's own, each finer by a factor that keeps step counts in proportion.
+    let mut points: Vec<Point> = Vec::new();
+    // From quanta of a fifth of the slowest step to the model's own.
     let mut divisor = f64::from(longest) / 5.0;
-    while divisor > 1.0 {
+    loop {
+        divisor = divisor.max(1.0);
         match probe(model, thresholds, divisor) {
-            Probe::Size(states, nonzeros) => points.push((1.0 / divisor, states, nonzeros)),
-            Probe::TooLarge(states, nonzeros) => {
-                points.push((1.0 / divisor, states, nonzeros));
+            Probe::Size(point) if divisor == 1.0 && point.states >= found as f64 => {
+                return SizeEstimate::of(point.states, point.nonzeros, key_bytes, 0.0);
+            }
+            Probe::Size(point) => points.push(point),
+            Probe::TooLarge(point) => {
+                // Only a lower bound: of use when nothing smaller could be counted.
+                if points.is_empty() {
+                    points.push(point);
+                }
                 break;
             }
             Probe::Impossible => (),
         }
+        if divisor == 1.0 {
+            break;
+        }
         divisor /= 1.6;
     }
-    if divisor <= 1.0
-        && let Probe::Size(states, nonzeros) = probe(model, thresholds, 1.0)
-        && states >= found as f64
-    {
-        return SizeEstimate::of(states, nonzeros, key_bytes, 0.0);
-    }
-    let (states, nonzeros, exponent) = extrapolate(&points, model.models());
-    SizeEstimate::of(states.max(found as f64), nonzeros.max(found as f64), key_bytes, exponent)
+    let (states, nonzeros, exponent) = extrapolate(&points, model);
+    // The first event alone spreads `N` requests over all targets of the first routing state.
+    let targets = model.routing()[0].iter().filter(|&&p| p > 0.0).count();
+    let floor = compositions(model.concurrency(), targets).max(found as f64);
+    SizeEstimate::of(states.max(floor), nonzeros.max(floor), key_bytes, exponent)
+}
+
+/// A counted chain, and the number of relative phases of its clocks.
+struct Point {
+    phases: f64,
+    states: f64,
+    nonzeros: f64,
+}
+
+/// Relative phases of the clocks: the elementary symmetric sum of degree `M - 1` of the steps over their common divisor.
+fn phases(model: &Model) -> f64 {
+    let steps: Vec<u32> = (0..model.models()).map(|index| model.largest_quanta(index)).collect();
+    let divisor = steps.iter().fold(0, |a, &b| gcd(a, b));
+    let steps: Vec<f64> = steps.iter().map(|&step| f64::from(step / divisor)).collect();
+    let product: f64 = steps.iter().product();
+    steps.iter().map(|step| product / step).sum()
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 enum Probe {
-    Size(f64, f64),
+    Size(Point),
     /// Stopped at a limit: a lower bound.
-    TooLarge(f64, f64),
+    TooLarge(Point),
     Impossible,
 }
 
@@ -153,33 +183,42 @@ fn probe(model: &Model, thresholds: &Thresholds, divisor: f64) -> Probe {
     }
     let coarse = if divisor > 1.0 { model.with_quantum_ms(quantum) } else { Ok(model.clone()) };
     let limits = Limits { states: PROBE_STATES, bytes: PROBE_BYTES };
-    let explored = coarse.and_then(|coarse| Ok((Workspace::new(&coarse)?, coarse)));
-    match explored.map(|(mut workspace, coarse)| workspace.explore(&coarse, thresholds, 0, limits)) {
-        Ok(Ok(chain)) => Probe::Size(chain.len() as f64, nonzeros(&chain)),
-        Ok(Err(Stop::Limit { found, expanded, nonzeros })) => {
-            let per_state = nonzeros as f64 / expanded.max(1) as f64;
-            Probe::TooLarge(found as f64, found as f64 * per_state.max(1.0))
+    let Ok((coarse, mut workspace)) = coarse.and_then(|coarse| Workspace::new(&coarse).map(|made| (coarse, made))) else {
+        return Probe::Impossible;
+    };
+    let phases = phases(&coarse);
+    match workspace.explore(&coarse, thresholds, 0, limits) {
+        Ok(chain) => {
+            let nonzeros = chain.matrix().nonzeros() as f64;
+            Probe::Size(Point { phases, states: chain.len() as f64, nonzeros })
         }
-        _ => Probe::Impossible,
+        Err(Stop::Limit { found, expanded, nonzeros }) => {
+            let per_state = (nonzeros as f64 / expanded.max(1) as f64).max(1.0);
+            Probe::TooLarge(Point { phases, states: found as f64, nonzeros: found as f64 * per_state })
+        }
+        Err(Stop::Bad(_)) => Probe::Impossible,
     }
 }
 
-fn nonzeros(chain: &Chain) -> f64 {
-    chain.matrix().nonzeros() as f64
-}
-
-/// Power law through the last points, exponent between 0 and `M - 1`.
-fn extrapolate(points: &[(f64, f64, f64)], models: usize) -> (f64, f64, f64) {
-    let Some(&(at, states, nonzeros)) = points.last() else {
-        return (0.0, 0.0, models as f64 - 1.0);
+/// States and transitions at the model's own quantum, by a power of the phases (at most one) fitted to the last points;
+/// and the exponent of the growth with `1 / quantum`.
+fn extrapolate(points: &[Point], model: &Model) -> (f64, f64, f64) {
+    let degree = model.models() as f64 - 1.0;
+    let Some(last) = points.last() else {
+        return (0.0, 0.0, degree);
     };
-    let ceiling = models as f64 - 1.0;
-    // The slope over the last factor of about four: one step alone is too noisy.
-    let exponent = points.iter().rev().nth(3).or_else(|| points.first()).map_or(ceiling, |&(before, fewer, _)| {
-        if before < at { ((states / fewer).ln() / (at / before).ln()).clamp(0.2, ceiling.max(0.2)) } else { ceiling }
+    let recent = &points[points.len().saturating_sub(4)..];
+    let count = recent.len() as f64;
+    let (mean_x, mean_y) = recent.iter().fold((0.0, 0.0), |(x, y), point| {
+        (x + point.phases.ln() / count, y + point.states.ln() / count)
     });
-    let growth = (1.0 / at).powf(exponent);
-    (states * growth, nonzeros * growth, exponent)
+    let (covariance, variance) = recent.iter().fold((0.0, 0.0), |(cov, var), point| {
+        let x = point.phases.ln() - mean_x;
+        (cov + x * (point.states.ln() - mean_y), var + x * x)
+    });
+    let power = if variance > 1e-6 { (covariance / variance).clamp(0.05, 1.0) } else { 1.0 };
+    let growth = (phases(model) / last.phases).max(1.0).powf(power);
+    (last.states * growth, last.nonzeros * growth, power * degree)
 }
 
 /// Half of what the operating system says is available, or 2 GiB when it doesn't say.

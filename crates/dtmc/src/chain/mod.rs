@@ -13,6 +13,7 @@ pub use matrix::TransitionMatrix;
 
 pub(crate) use explore::{Explored, Explorer, Limits, Stop};
 pub(crate) use key::{Key, Layout};
+pub(crate) use outcomes::compositions;
 
 use crate::{Error, Model, SizeEstimate, SolveOptions, Thresholds, estimate};
 
@@ -24,6 +25,10 @@ pub(crate) const fn estimate_bytes(states: usize, nonzeros: usize, key_bytes: us
     let per_state = 2 * key_bytes + 4 * 8 + 8 * 3;
     table + states * per_state + nonzeros * 8
 }
+
+/// States and bytes that are explored without an estimate.
+const SHORT_STATES: usize = 60_000;
+const SHORT_BYTES: usize = 64 << 20;
 
 enum Keys {
     Narrow(Vec<u64>),
@@ -45,7 +50,23 @@ impl Chain {
     /// Invalid or infeasible thresholds; [`Error::TooLarge`] with an estimate when the chain would break
     /// `options.max_states` or `options.memory_limit`.
     pub fn build(model: &Model, thresholds: &Thresholds, options: &SolveOptions) -> Result<Self, Error> {
-        Workspace::new(model)?.build(model, thresholds, options)
+        thresholds.check(model)?;
+        let mut workspace = Workspace::new(model)?;
+        // A first, short exploration finishes small chains; only for larger ones is an estimate worth its time.
+        let full = options.limits();
+        let short = Limits { states: full.states.min(SHORT_STATES), bytes: full.bytes.min(SHORT_BYTES) };
+        match workspace.explore(model, thresholds, options.start, short) {
+            Ok(chain) => Ok(chain),
+            Err(Stop::Bad(error)) => Err(error),
+            Err(Stop::Limit { found, .. }) => {
+                let estimate = estimate::estimate_from(model, thresholds, found);
+                if estimate.fits(options) {
+                    workspace.build(model, thresholds, options)
+                } else {
+                    Err(estimate.refuse(model, thresholds, options))
+                }
+            }
+        }
     }
 
     /// Number of reachable states.

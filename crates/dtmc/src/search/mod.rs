@@ -4,7 +4,7 @@ mod local;
 mod screen;
 mod table;
 
-pub use table::{TableRow, threshold_table, threshold_table_rows};
+pub use table::{TableRow, best_within_time_per_token, threshold_table, threshold_table_rows};
 
 use crate::simulate::{Simulation, SimulationOptions};
 use crate::solve::Evaluator;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Vectors whose throughput differs by less than this share count as equal when choosing between them.
 const EXACT_TIE: f64 = 1e-10;
 /// Largest product of vectors and transitions of the eager chain that is enumerated exactly.
-const EXACT_WORK: f64 = 1.5e10;
+const EXACT_WORK: f64 = 3e9;
 
 /// How to look for the best vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]

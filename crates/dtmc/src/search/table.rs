@@ -45,6 +45,25 @@ pub fn threshold_table_rows(
     Ok(rows)
 }
 
+/// The row with the highest throughput whose mean time between two tokens of a request is at most `bound_ms`: how many
+/// requests to admit, and with which thresholds, under a latency bound.
+///
+/// # Errors
+/// [`Error::NoneWithinBound`] when even one active request is slower than the bound.
+pub fn best_within_time_per_token(rows: &[TableRow], bound_ms: f64) -> Result<&TableRow, Error> {
+    let time = |row: &TableRow| row.best.measures().time_per_token_ms;
+    let within = rows.iter().filter(|row| time(row) <= bound_ms);
+    let best = within.max_by(|a, b| a.best.throughput_tok_s().total_cmp(&b.best.throughput_tok_s()));
+    best.ok_or_else(|| {
+        let closest = rows.iter().min_by(|a, b| time(a).total_cmp(&time(b)));
+        Error::NoneWithinBound {
+            bound: format!("a mean time per token of at most {bound_ms} ms"),
+            closest: closest.map_or_else(String::new, |row| format!("{} at n = {}", row.best.thresholds(), row.active)),
+            value: closest.map_or_else(String::new, |row| format!("{:.4} ms", time(row))),
+        }
+    })
+}
+
 fn row(model: &Model, before: Option<&TableRow>, options: &SearchOptions) -> Result<SearchResult, Error> {
     let feasible = count_feasible(model);
     let Some(before) = before.filter(|_| feasible > ENUMERATED && options.strategy == Strategy::Auto) else {

@@ -1,0 +1,157 @@
+//! From uncertain measurements of `P` and `L` to the uncertainty of a prediction.
+//!
+//! Parameters are drawn from what the measurements say (Dirichlet for a row of `P` seen through so many steps, normal for
+//! a latency), and every candidate is solved exactly for every draw. The draws are the same for all candidates, so the
+//! difference between two candidates is much surer than either.
+
+use crate::simulate::rng::Stream;
+use crate::solve::Evaluator;
+use crate::{Error, Model, SolveOptions, Thresholds};
+use rayon::prelude::*;
+use serde::Serialize;
+
+/// What is known about the measurements behind a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Uncertainty {
+    /// Relative standard error of the latency of every model (length `M`); 0 when exact.
+    pub latency_relative_error: Vec<f64>,
+    /// Number of steps observed behind every row of `P` (length `S`); `None` for a row that is exact.
+    pub routing_samples: Vec<Option<f64>>,
+    /// Parameter draws.
+    pub draws: usize,
+    /// Seed of the draws.
+    pub seed: u64,
+    /// Confidence of the intervals, in `(0, 1)`.
+    pub confidence: f64,
+}
+
+/// The spread of one candidate's throughput.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Spread {
+    /// The vector.
+    pub thresholds: Thresholds,
+    /// Throughput at the parameters as given, tokens per second.
+    pub nominal_tok_s: f64,
+    /// Mean over the draws.
+    pub mean_tok_s: f64,
+    /// Lower end of the interval.
+    pub low_tok_s: f64,
+    /// Upper end of the interval.
+    pub high_tok_s: f64,
+    /// Interval of the difference to the first candidate.
+    pub difference_low: f64,
+    /// Upper end of that interval.
+    pub difference_high: f64,
+    /// Share of draws in which this candidate is the best.
+    pub best_share: f64,
+    /// False when the difference to the first candidate has no certain sign.
+    pub distinguishable: bool,
+}
+
+/// Propagates `uncertainty` to the throughput of `candidates`; the first is the reference of the differences.
+///
+/// # Errors
+/// Shapes or numbers out of range, or a draw that can't be solved within the limits.
+pub fn propagate(
+    model: &Model,
+    candidates: &[Thresholds],
+    uncertainty: &Uncertainty,
+    options: &SolveOptions,
+) -> Result<Vec<Spread>, Error> {
+    check(model, candidates, uncertainty)?;
+    let options = crate::search::shared_options(options, uncertainty.draws);
+    let nominal = throughputs(model, candidates, &options)?;
+    let draws: Vec<Vec<f64>> = (0..uncertainty.draws)
+        .into_par_iter()
+        .with_max_len(1)
+        .map(|index| throughputs(&draw(model, uncertainty, index as u64)?, candidates, &options))
+        .collect::<Result<_, _>>()?;
+    let tail = 0.5 * (1.0 - uncertainty.confidence);
+    let spread = |k: usize| {
+        let values: Vec<f64> = draws.iter().map(|row| row[k]).collect();
+        let differences: Vec<f64> = draws.iter().map(|row| row[k] - row[0]).collect();
+        let best = draws.iter().filter(|row| row.iter().all(|&other| other <= row[k])).count();
+        let (difference_low, difference_high) = (quantile(&differences, tail), quantile(&differences, 1.0 - tail));
+        Spread {
+            thresholds: candidates[k].clone(),
+            nominal_tok_s: nominal[k],
+            mean_tok_s: values.iter().sum::<f64>() / values.len() as f64,
+            low_tok_s: quantile(&values, tail),
+            high_tok_s: quantile(&values, 1.0 - tail),
+            difference_low,
+            difference_high,
+            best_share: best as f64 / draws.len() as f64,
+            distinguishable: difference_low > 0.0 || difference_high < 0.0,
+        }
+    };
+    Ok((0..candidates.len()).map(spread).collect())
+}
+
+fn check(model: &Model, candidates: &[Thresholds], uncertainty: &Uncertainty) -> Result<(), Error> {
+    candidates.iter().try_for_each(|candidate| candidate.check(model))?;
+    if candidates.is_empty() {
+        return Err(Error::option("candidates", "none", "at least one vector"));
+    }
+    let shape = |name: &str, got: usize, expected: usize| {
+        if got == expected {
+            Ok(())
+        } else {
+            Err(Error::option(name, format!("{got} values"), format!("{expected} values")))
+        }
+    };
+    shape("latency relative error", uncertainty.latency_relative_error.len(), model.models())?;
+    shape("routing samples", uncertainty.routing_samples.len(), model.routing_states())?;
+    if let Some(bad) = uncertainty.latency_relative_error.iter().find(|&&error| !(0.0..0.5).contains(&error)) {
+        return Err(Error::option("latency relative error", bad.to_string(), "0 or above and below 0.5"));
+    }
+    if let Some(bad) = uncertainty.routing_samples.iter().flatten().find(|&&samples| !(samples >= 1.0 && samples.is_finite())) {
+        return Err(Error::option("routing samples", bad.to_string(), "1 or more"));
+    }
+    if uncertainty.draws < 20 {
+        return Err(Error::option("draws", uncertainty.draws.to_string(), "20 or more"));
+    }
+    if !(uncertainty.confidence > 0.0 && uncertainty.confidence < 1.0) {
+        return Err(Error::option("confidence", uncertainty.confidence.to_string(), "above 0 and below 1"));
+    }
+    Ok(())
+}
+
+fn throughputs(model: &Model, candidates: &[Thresholds], options: &SolveOptions) -> Result<Vec<f64>, Error> {
+    let mut evaluator = Evaluator::new(model)?;
+    candidates.iter().map(|b| evaluator.solve(model, b, options).map(|solution| solution.throughput_tok_s())).collect()
+}
+
+/// A model with drawn latencies and routing probabilities.
+fn draw(model: &Model, uncertainty: &Uncertainty, index: u64) -> Result<Model, Error> {
+    let mut stream = Stream::new(uncertainty.seed, index);
+    let latencies: Vec<_> = model
+        .latencies_ms()
+        .iter()
+        .zip(&uncertainty.latency_relative_error)
+        .map(|(latency, &error)| latency.scaled((1.0 + error * stream.normal()).max(0.05)))
+        .collect();
+    let routing = model
+        .routing()
+        .iter()
+        .zip(&uncertainty.routing_samples)
+        .map(|(row, samples)| samples.map_or_else(|| row.clone(), |samples| dirichlet(row, samples, &mut stream)))
+        .collect();
+    model.to_builder().latencies_ms(latencies).routing(routing).build()
+}
+
+/// A row drawn around `row` as if it had been estimated from `samples` steps; zeros stay zeros.
+fn dirichlet(row: &[f64], samples: f64, stream: &mut Stream) -> Vec<f64> {
+    let draws: Vec<f64> = row.iter().map(|&p| if p > 0.0 { stream.gamma(p * samples) } else { 0.0 }).collect();
+    let total: f64 = draws.iter().sum();
+    if total > 0.0 { draws.iter().map(|draw| draw / total).collect() } else { row.to_vec() }
+}
+
+/// Quantile with linear interpolation between order statistics.
+fn quantile(values: &[f64], p: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = p * (sorted.len() - 1) as f64;
+    let low = at.floor() as usize;
+    let high = (low + 1).min(sorted.len() - 1);
+    sorted[low] + (at - low as f64) * (sorted[high] - sorted[low])
+}
