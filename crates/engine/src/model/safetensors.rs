@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use candle_core::{DType, Device, Tensor};
-use safetensors::SafeTensors;
+use safetensors::tensor::Metadata;
 
 use super::ModelError;
 
@@ -49,15 +49,15 @@ impl Shards {
             let message = format!("not a safetensors file: its header would be {header} bytes long, the file has {size}");
             return Err(ModelError::invalid(path, message));
         }
-        let mut buffer = prefix.to_vec();
+        let mut buffer = Vec::new();
         file.by_ref().take(header).read_to_end(&mut buffer).map_err(io)?;
-        let (_, metadata) = SafeTensors::read_metadata(&buffer)
+        let metadata: Metadata = serde_json::from_slice(&buffer)
             .map_err(|error| ModelError::invalid(path, format!("safetensors header cannot be read: {error}")))?;
         for (name, info) in metadata.tensors() {
             let dtype = DType::try_from(info.dtype)
                 .map_err(|error| ModelError::invalid(path, format!("tensor `{name}`: {error}")))?;
             let (start, end) = info.data_offsets;
-            if 8 + header + end as u64 > size {
+            if start > end || 8 + header + end as u64 > size {
                 return Err(ModelError::invalid(path, format!("the file is truncated: tensor `{name}` ends after it")));
             }
             let entry = Entry {

@@ -1,3 +1,6 @@
 //! Integration tests of the engine, by concern.
 
+mod demo;
+mod models;
 mod schedules;
+mod tiny;

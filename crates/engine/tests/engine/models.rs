@@ -1,0 +1,157 @@
+//! Our ragged decoders against candle-transformers' own models, for all three families, and against themselves under
+//! batching and chunking.
+
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use serde_json::{Value, json};
+use tokenrouter_engine::config::{ModelConfig, WeightDtype};
+use tokenrouter_engine::model::{Decoder, ModelFiles};
+use tokenrouter_engine::scheduler::Batch;
+use tokenrouter_engine::{Request, RequestId, SamplingParams};
+
+use crate::tiny;
+
+const BLOCKS: usize = 24;
+const BLOCK: usize = 16;
+const TOKENS: usize = 40;
+
+fn tokens(seed: usize) -> Vec<u32> {
+    (0..TOKENS).map(|i| ((i * i * 7 + seed * 13 + i) % tiny::VOCAB) as u32).collect()
+}
+
+fn request() -> Arc<Request> {
+    Arc::new(Request { prompt: vec![0], sampling: SamplingParams::default(), key: 0 })
+}
+
+/// Logits after each position, from candle's own model of the family.
+fn oracle(family: &str, config: &Value, tensors: &std::collections::HashMap<String, Tensor>) -> Vec<Vec<f32>> {
+    use candle_transformers::models::{llama, qwen2, qwen3};
+    let vb = tiny::var_builder(tensors);
+    let input = |i: usize| Tensor::from_vec(vec![tokens(0)[i]], (1, 1), &Device::Cpu).expect("a token");
+    let flat = |logits: Tensor| logits.flatten_all().and_then(|t| t.to_vec1::<f32>()).expect("logits");
+    match family {
+        "llama" => {
+            let config: llama::LlamaConfig = serde_json::from_value(config.clone()).expect("llama config");
+            let config = config.into_config(false);
+            let model = llama::Llama::load(vb, &config).expect("llama");
+            let mut cache =
+                llama::Cache::new(true, candle_core::DType::F32, &config, &Device::Cpu).expect("llama cache");
+            (0..TOKENS).map(|i| flat(model.forward(&input(i), i, &mut cache).expect("step"))).collect()
+        }
+        "qwen2" => {
+            let config: qwen2::Config = serde_json::from_value(config.clone()).expect("qwen2 config");
+            let mut model = qwen2::ModelForCausalLM::new(&config, vb).expect("qwen2");
+            (0..TOKENS).map(|i| flat(model.forward(&input(i), i).expect("step"))).collect()
+        }
+        _ => {
+            let config: qwen3::Config = serde_json::from_value(config.clone()).expect("qwen3 config");
+            let mut model = qwen3::ModelForCausalLM::new(&config, vb).expect("qwen3");
+            (0..TOKENS).map(|i| flat(model.forward(&input(i), i).expect("step"))).collect()
+        }
+    }
+}
+
+fn load(config: &Value, seed: u64) -> (Decoder, std::collections::HashMap<String, Tensor>) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let tensors = tiny::tensors(config, seed);
+    tiny::write(dir.path(), config, &tensors);
+    let settings = ModelConfig { path: Some(dir.path().to_owned()), ..ModelConfig::default() };
+    let files = ModelFiles::open(&settings).expect("a valid model");
+    let decoder = Decoder::load(&files.arch, &files.weights, WeightDtype::F32, &Device::Cpu, (BLOCKS, BLOCK));
+    (decoder.expect("loads"), tensors)
+}
+
+fn logits(decoder: &Decoder, batch: &Batch) -> Vec<Vec<f32>> {
+    decoder.forward(batch).and_then(|t| t.to_vec2()).expect("logits")
+}
+
+#[test]
+fn logits_equal_the_oracle_for_all_families_and_rope_scaling() {
+    for family in ["llama", "qwen2", "qwen3", "llama3-scaling"] {
+        let mut config = tiny::config(family.split('3').next().filter(|_| family == "llama3-scaling").unwrap_or(family));
+        if family == "llama3-scaling" {
+            config["rope_scaling"] = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 64});
+        }
+        let (decoder, tensors) = load(&config, 5);
+        let want = oracle(config["model_type"].as_str().expect("family"), &config, &tensors);
+        let blocks: Vec<u32> = [7, 2, 11].into();
+        let mut worst = 0f32;
+        for (i, want) in want.iter().enumerate() {
+            let mut batch = Batch::default();
+            batch.push(RequestId(0), &request(), i, &tokens(0)[i..=i], &blocks, true);
+            let got = &logits(&decoder, &batch)[0];
+            let argmax = |v: &[f32]| (0..v.len()).max_by(|a, b| v[*a].total_cmp(&v[*b]));
+            assert_eq!(argmax(got), argmax(want), "{family}: greedy token after position {i}");
+            worst = got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(worst, f32::max);
+        }
+        assert!(worst < 2e-5, "{family}: largest difference {worst}");
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_its_batch_nor_on_chunks() {
+    for family in ["llama", "qwen2", "qwen3"] {
+        let (decoder, _) = load(&tiny::config(family), 9);
+        let tables: [Vec<u32>; 3] = [vec![0, 5, 9], vec![1, 6, 10], vec![2, 7, 11]];
+        // Alone, token by token.
+        let mut alone = Vec::new();
+        for (row, table) in tables.iter().enumerate() {
+            for i in 0..TOKENS {
+                let mut batch = Batch::default();
+                batch.push(RequestId(0), &request(), i, &tokens(row)[i..=i], table, true);
+                if i + 1 == TOKENS {
+                    alone.push(logits(&decoder, &batch).remove(0));
+                } else {
+                    decoder.prefill(&batch).expect("prefill");
+                }
+            }
+        }
+        // Together, in chunks of different lengths, in other blocks.
+        let tables: [Vec<u32>; 3] = [vec![12, 15, 18], vec![13, 16, 19], vec![14, 17, 20]];
+        let mut done = [0usize; 3];
+        let mut together = vec![Vec::new(); 3];
+        for step in 0.. {
+            let mut batch = Batch::default();
+            let mut finished = Vec::new();
+            for row in 0..3 {
+                let take = (1 + (step * 5 + row * 3) % 9).min(TOKENS - done[row]);
+                if take > 0 {
+                    let end = done[row] + take;
+                    let last = end == TOKENS;
+                    batch.push(RequestId(0), &request(), done[row], &tokens(row)[done[row]..end], &tables[row], last);
+                    done[row] = end;
+                    if last {
+                        finished.push(row);
+                    }
+                }
+            }
+            if batch.rows().is_empty() {
+                break;
+            }
+            if finished.is_empty() {
+                decoder.prefill(&batch).expect("prefill");
+            } else {
+                for (row, logits) in finished.into_iter().zip(logits(&decoder, &batch)) {
+                    together[row] = logits;
+                }
+            }
+        }
+        assert_eq!(alone, together, "{family}");
+    }
+}
+
+#[test]
+fn depth_pruning_keeps_the_named_layers() {
+    let config = tiny::config("llama");
+    let (_, tensors) = load(&config, 3);
+    let dir = tempfile::tempdir().expect("a folder");
+    tiny::write(dir.path(), &config, &tensors);
+    let pruned = ModelConfig { path: Some(dir.path().to_owned()), layers: Some(vec![0, 2]), ..ModelConfig::default() };
+    let files = ModelFiles::open(&pruned).expect("valid");
+    assert_eq!(files.arch.layers, [0, 2]);
+    let bad = ModelConfig { layers: Some(vec![0, 3]), ..pruned };
+    let message = ModelFiles::open(&bad).expect_err("no layer 3").to_string();
+    assert!(message.contains("layer 3") && message.contains("0 to 2"), "{message}");
+}
