@@ -56,9 +56,7 @@ mod tests {
     #[test]
     fn purposes_are_independent() {
         let same = (0..1000)
-            .filter(|i| {
-                (draw_unit(1, 1, *i, Purpose::Route) < 0.5) == (draw_unit(1, 1, *i, Purpose::Sample) < 0.5)
-            })
+            .filter(|i| (draw_unit(1, 1, *i, Purpose::Route) < 0.5) == (draw_unit(1, 1, *i, Purpose::Sample) < 0.5))
             .count();
         assert!((400..600).contains(&same), "{same}");
     }

@@ -5,8 +5,8 @@
 
 pub mod config;
 mod engine;
-pub mod kv;
 pub mod keyed;
+pub mod kv;
 pub mod model;
 pub mod reference;
 pub mod request;

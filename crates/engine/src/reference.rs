@@ -60,7 +60,8 @@ pub fn generate(
             log.push(output.token);
             committed.push(CommittedToken { id: output.token, origin: at });
             let sampling = &request.sampling;
-            if sampling.stop_token_ids.contains(&output.token) || (!sampling.ignore_eos && eos.contains(&output.token)) {
+            if sampling.stop_token_ids.contains(&output.token) || (!sampling.ignore_eos && eos.contains(&output.token))
+            {
                 return Ok((committed, FinishReason::Stop));
             }
             if committed.len() >= sampling.max_tokens {

@@ -27,7 +27,8 @@ pub fn load(path: Option<&Path>) -> anyhow::Result<(String, Vec<Item>)> {
         return Ok(("datasets/aime_style.jsonl (built in)".into(), parse(AIME_STYLE, "datasets/aime_style.jsonl")?));
     };
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|error| usage(format!("cannot read dataset `{name}`: {error}")))?;
+    let text =
+        std::fs::read_to_string(path).map_err(|error| usage(format!("cannot read dataset `{name}`: {error}")))?;
     let items = parse(&text, &name)?;
     if items.is_empty() {
         return Err(usage(format!("dataset `{name}` has no problems")));
@@ -37,7 +38,9 @@ pub fn load(path: Option<&Path>) -> anyhow::Result<(String, Vec<Item>)> {
 
 fn parse(text: &str, name: &str) -> anyhow::Result<Vec<Item>> {
     let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
-    lines.map(|(line, number)| parse_line(line, number).map_err(|why| usage(format!("{name}:{number}: {why}")))).collect()
+    lines
+        .map(|(line, number)| parse_line(line, number).map_err(|why| usage(format!("{name}:{number}: {why}"))))
+        .collect()
 }
 
 fn parse_line(line: &str, number: usize) -> Result<Item, String> {

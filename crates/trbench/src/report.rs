@@ -60,7 +60,8 @@ fn collect(path: &Path, summaries: &mut Vec<Summary>) -> anyhow::Result<()> {
         summaries.push(results::read_summary(&path.join("summary.json"))?);
         return Ok(());
     }
-    let entries = std::fs::read_dir(path).map_err(|error| usage(format!("cannot read `{}`: {error}", path.display())))?;
+    let entries =
+        std::fs::read_dir(path).map_err(|error| usage(format!("cannot read `{}`: {error}", path.display())))?;
     let mut folders: Vec<PathBuf> =
         entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|p| p.join("summary.json").is_file()).collect();
     folders.sort();
@@ -181,7 +182,8 @@ fn table<const N: usize>(headings: &[&str; N], rows: impl Iterator<Item = [Strin
 }
 
 fn footnote(summaries: &[Summary]) -> String {
-    let mut lines = vec!["-: no value, or the sample is too small for it (p50 needs 7 requests, p90 44, p99 459).".to_owned()];
+    let mut lines =
+        vec!["-: no value, or the sample is too small for it (p50 needs 7 requests, p90 44, p99 459).".to_owned()];
     if summaries.iter().any(|summary| summary.emulated) {
         lines.push("emulated: latency profiles stand in for the models.".into());
     }

@@ -287,6 +287,7 @@ pub fn read_records(path: &Path) -> anyhow::Result<Vec<Record>> {
 
 /// Reads a `summary.json`.
 pub fn read_summary(path: &Path) -> anyhow::Result<Summary> {
-    let text = std::fs::read_to_string(path).map_err(|error| usage(format!("cannot read `{}`: {error}", path.display())))?;
+    let text =
+        std::fs::read_to_string(path).map_err(|error| usage(format!("cannot read `{}`: {error}", path.display())))?;
     serde_json::from_str(&text).map_err(|error| usage(format!("`{}`: {error}", path.display())))
 }

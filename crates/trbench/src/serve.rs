@@ -33,7 +33,8 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     config.server.port = args.port.unwrap_or(config.server.port);
     fetch::ensure_sources(&config)?;
     let engine = Arc::new(Engine::launch(&config)?);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the server")?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the server")?;
     runtime.block_on(async {
         let address = (config.server.host, config.server.port);
         let listener = tokio::net::TcpListener::bind(address)

@@ -77,6 +77,7 @@ pub(crate) fn from_yaml_error(path: &Path, error: &serde_saphyr::Error) -> Confi
 fn strip_location(rendered: &str) -> String {
     let first = rendered.lines().next().unwrap_or_default();
     let first = first.strip_prefix("error: ").unwrap_or(first);
-    let first = first.split_once(": ").map_or(first, |(head, rest)| if head.starts_with("line ") { rest } else { first });
+    let first =
+        first.split_once(": ").map_or(first, |(head, rest)| if head.starts_with("line ") { rest } else { first });
     first.split(" at line ").next().unwrap_or(first).trim().to_owned()
 }

@@ -372,7 +372,10 @@ impl ModelConfig {
             }
         }
         if self.runner == RunnerKind::Native && self.device != DeviceConfig::Cpu {
-            return Err(("device", format!("model `{name}`: `runner: native` computes on `cpu`; use `runner: candle`")));
+            return Err((
+                "device",
+                format!("model `{name}`: `runner: native` computes on `cpu`; use `runner: candle`"),
+            ));
         }
         Ok(())
     }
@@ -497,11 +500,11 @@ impl<'de> Deserialize<'de> for DeviceConfig {
         match text.as_str() {
             "cpu" => Ok(Self::Cpu),
             "cuda" => Ok(Self::Cuda(0)),
-            other => other
-                .strip_prefix("cuda:")
-                .and_then(|ordinal| ordinal.parse().ok())
-                .map(Self::Cuda)
-                .ok_or_else(|| D::Error::custom(format!("unknown device `{other}`, allowed are `cpu` and `cuda:N`"))),
+            other => {
+                other.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok()).map(Self::Cuda).ok_or_else(|| {
+                    D::Error::custom(format!("unknown device `{other}`, allowed are `cpu` and `cuda:N`"))
+                })
+            }
         }
     }
 }

@@ -18,10 +18,9 @@ pub fn reference_yaml() -> String {
     let mut out = String::from(HEADER);
     section(&mut out, &schema, "models", "");
     out.push_str("  small:\n");
-    let mut example = ModelConfig { source: Some("demo".into()), ..ModelConfig::default() };
+    let example = ModelConfig { source: Some("demo".into()), ..ModelConfig::default() };
     keys(&mut out, &schema, "ModelConfig", &to_value(&example), 4);
-    example.runner = super::RunnerKind::Candle;
-    out.push_str("  large:\n    source: demo\n    runner: candle\n");
+    out.push_str("  large:\n    source: demo\n    dtype: f32\n");
     section(&mut out, &schema, "routing", "");
     routing(&mut out);
     for (key, name, default) in [
@@ -65,8 +64,21 @@ fn keys(out: &mut String, schema: &Value, type_name: &str, defaults: &Value, ind
             }
             value => {
                 let _ = writeln!(out, "{pad}{key}: {}", scalar(value));
+                let optional = property["anyOf"][0]["$ref"].as_str().and_then(|path| path.rsplit('/').next());
+                optional_keys(out, schema, optional.unwrap_or_default(), indent);
             }
         }
+    }
+}
+
+/// The keys of a section that is absent by default, as comments.
+fn optional_keys(out: &mut String, schema: &Value, type_name: &str, indent: usize) {
+    let pad = " ".repeat(indent);
+    for (key, property) in schema["$defs"][type_name]["properties"].as_object().into_iter().flatten() {
+        let default = property.get("default").filter(|value| !value.is_null());
+        let default = default.map(|value| format!(" (default: {value})")).unwrap_or_default();
+        let text = property["description"].as_str().map(|text| format!("{key}: {text}{default}"));
+        wrapped(out, text.as_deref(), &format!("{pad}#  "));
     }
 }
 
@@ -95,13 +107,16 @@ fn scalar(value: &Value) -> String {
 }
 
 fn comment(out: &mut String, text: Option<&str>, indent: usize) {
+    wrapped(out, text, &format!("{}#", " ".repeat(indent)));
+}
+
+fn wrapped(out: &mut String, text: Option<&str>, prefix: &str) {
     let Some(text) = text else { return };
-    let pad = " ".repeat(indent);
-    let mut line = format!("{pad}#");
+    let mut line = prefix.to_owned();
     for word in text.split_whitespace() {
         if line.len() + 1 + word.len() > 110 {
             let _ = writeln!(out, "{line}");
-            line = format!("{pad}#");
+            prefix.clone_into(&mut line);
         }
         line.push(' ');
         line.push_str(word);

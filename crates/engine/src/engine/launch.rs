@@ -98,7 +98,12 @@ pub(super) fn launch(config: &Config) -> Result<Engine, EngineError> {
         warnings.push("emulated: latency profiles stand in for the models".into());
     }
     let info = LaunchInfo {
-        models: config.models.iter().zip(&threads).map(|((name, model), threads)| describe(name, model, *threads)).collect(),
+        models: config
+            .models
+            .iter()
+            .zip(&threads)
+            .map(|((name, model), threads)| describe(name, model, *threads))
+            .collect(),
         thresholds: thresholds.row(max_active),
         kv_tokens: kv_blocks * block_size,
         token_limit,

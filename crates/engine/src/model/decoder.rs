@@ -39,7 +39,8 @@ impl Linear {
                 let x = x.to_dtype(weights.dtype())?;
                 let rows = x.dim(0)?;
                 let y = if x.device().is_cpu() && rows > 1 {
-                    let each: Vec<Tensor> = (0..rows).map(|r| x.narrow(0, r, 1)?.matmul(weights)).collect::<Result<_>>()?;
+                    let each: Vec<Tensor> =
+                        (0..rows).map(|r| x.narrow(0, r, 1)?.matmul(weights)).collect::<Result<_>>()?;
                     Tensor::cat(&each, 0)?
                 } else {
                     x.matmul(weights)?
@@ -105,7 +106,8 @@ impl Decoder {
             None => embedding.clone(),
         };
         let slots = blocks * block_size;
-        let layers = arch.layers.iter().map(|layer| loader.layer(*layer, slots)).collect::<std::result::Result<_, _>>()?;
+        let layers =
+            arch.layers.iter().map(|layer| loader.layer(*layer, slots)).collect::<std::result::Result<_, _>>()?;
         let positions = arch.context.min(slots);
         let (cos, sin) = arch.rope_tables(positions);
         let table = |values| Tensor::from_vec(values, (positions, arch.head_dim / 2), device).map_err(failed);
@@ -168,7 +170,9 @@ impl Decoder {
         let length = row.start + batch.tokens(row).len();
         let blocks = batch.blocks(row);
         let slots: Vec<u32> = (0..length)
-            .map(|position| blocks[position / self.block_size] * self.block_size as u32 + (position % self.block_size) as u32)
+            .map(|position| {
+                blocks[position / self.block_size] * self.block_size as u32 + (position % self.block_size) as u32
+            })
             .collect();
         Tensor::from_vec(slots, length, &self.device)
     }

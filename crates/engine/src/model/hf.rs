@@ -49,7 +49,8 @@ fn safetensors_files(dir: &Path) -> Result<Vec<PathBuf>, ModelError> {
 
 fn read_arch(config: &Value) -> Result<Arch, String> {
     let usize_of = |key: &str| config[key].as_u64().map(|v| v as usize).ok_or(format!("key `{key}` is missing"));
-    let f32_of = |value: &Value, key: &str| value[key].as_f64().map(|v| v as f32).ok_or(format!("key `{key}` is missing"));
+    let f32_of =
+        |value: &Value, key: &str| value[key].as_f64().map(|v| v as f32).ok_or(format!("key `{key}` is missing"));
     let family = match config["model_type"].as_str() {
         Some("llama" | "mistral") => Family::Llama,
         Some("qwen2") => Family::Qwen2,

@@ -46,7 +46,8 @@ impl Shards {
         file.read_exact(&mut prefix).map_err(io)?;
         let header = u64::from_le_bytes(prefix);
         if header > MAX_HEADER.min(size.saturating_sub(8)) {
-            let message = format!("not a safetensors file: its header would be {header} bytes long, the file has {size}");
+            let message =
+                format!("not a safetensors file: its header would be {header} bytes long, the file has {size}");
             return Err(ModelError::invalid(path, message));
         }
         let mut buffer = Vec::new();

@@ -51,15 +51,23 @@ pub fn locate(config: &ModelConfig) -> Result<PathBuf, ModelError> {
 /// Downloads the configuration, tokenizer and weights of a hub model into the hub library's own cache.
 fn from_hub(id: &str) -> Result<PathBuf, ModelError> {
     let failed = |what: &str, error: hf_hub::api::sync::ApiError| {
-        ModelError::NotFound(format!("model `{id}`: {what} cannot be fetched from the hub ({error}); use `path` for local files"))
+        ModelError::NotFound(format!(
+            "model `{id}`: {what} cannot be fetched from the hub ({error}); use `path` for local files"
+        ))
     };
     let api = hf_hub::api::sync::ApiBuilder::from_env().with_progress(false).build();
     let repo = api.map_err(|error| failed("the hub client", error))?.model(id.to_owned());
     let info = repo.info().map_err(|error| failed("the list of files", error))?;
     let wanted = |name: &str| {
         name.ends_with(".safetensors")
-            || ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
-                .contains(&name)
+            || [
+                "config.json",
+                "generation_config.json",
+                "tokenizer.json",
+                "tokenizer_config.json",
+                "chat_template.jinja",
+            ]
+            .contains(&name)
     };
     let mut dir = None;
     for file in info.siblings.iter().filter(|file| wanted(&file.rfilename)) {

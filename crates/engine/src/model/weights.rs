@@ -98,9 +98,7 @@ impl Weights {
                 })?;
                 Ok(Some(StoredTensor::Quantized(Arc::new(tensor))))
             }
-            Store::Safetensors(tensors) => {
-                Ok(tensors.load(&hf_name(slot))?.map(StoredTensor::Dense))
-            }
+            Store::Safetensors(tensors) => Ok(tensors.load(&hf_name(slot))?.map(StoredTensor::Dense)),
         }
     }
 
@@ -111,7 +109,8 @@ impl Weights {
             ModelError::invalid(&self.path, format!("tensor `{name}` is missing"))
         })?;
         if tensor.dims() != dims {
-            let message = format!("tensor `{}` has shape {:?}, the model needs {dims:?}", gguf_name(slot), tensor.dims());
+            let message =
+                format!("tensor `{}` has shape {:?}, the model needs {dims:?}", gguf_name(slot), tensor.dims());
             return Err(ModelError::invalid(&self.path, message));
         }
         Ok(tensor)

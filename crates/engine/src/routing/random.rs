@@ -87,7 +87,11 @@ impl RoutingPolicy for Random {
             let unit = draw_unit(row.seed, row.key, row.position as u64, Purpose::Route);
             let to = match self {
                 Self::Borrow { small, large, probability } => {
-                    if row.model == *small && unit < *probability { *large } else { *small }
+                    if row.model == *small && unit < *probability {
+                        *large
+                    } else {
+                        *small
+                    }
                 }
                 Self::Mixture { cumulative } => {
                     cumulative.iter().position(|bound| unit < *bound).unwrap_or(cumulative.len() - 1)

@@ -17,9 +17,9 @@ use crate::request::ModelIndex;
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RStitchOptions {
     /// Entropy above which the small model hands over.
-    entropy_threshold: f32,
+    entropy_threshold: f64,
     /// Entropy at or below which the large model hands back; the same as `entropy_threshold` when absent.
-    return_threshold: Option<f32>,
+    return_threshold: Option<f64>,
     /// Unit of both thresholds.
     entropy_norm: EntropyNorm,
 }
@@ -42,7 +42,8 @@ impl Default for RStitchOptions {
 
 impl Options for RStitchOptions {
     fn check(&self) -> Result<(), String> {
-        for (name, value) in [("entropy_threshold", Some(self.entropy_threshold)), ("return_threshold", self.return_threshold)]
+        for (name, value) in
+            [("entropy_threshold", Some(self.entropy_threshold)), ("return_threshold", self.return_threshold)]
         {
             if let Some(value) = value
                 && !(value.is_finite() && value >= 0.0)
@@ -69,10 +70,11 @@ pub(super) fn build(config: &RoutingConfig, system: &SystemView) -> Result<Box<d
     let (small, large) = system.pair("rstitch")?;
     let scale = match options.entropy_norm {
         EntropyNorm::Nats => 1.0,
-        EntropyNorm::Vocab => (system.vocab as f32).ln(),
+        EntropyNorm::Vocab => (system.vocab as f64).ln(),
     };
     let up = options.entropy_threshold * scale;
-    Ok(Box::new(RStitch { small, large, up, down: options.return_threshold.map_or(up, |value| value * scale) }))
+    let down = options.return_threshold.map_or(up, |value| value * scale);
+    Ok(Box::new(RStitch { small, large, up: up as f32, down: down as f32 }))
 }
 
 impl RoutingPolicy for RStitch {

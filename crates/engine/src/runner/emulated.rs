@@ -39,7 +39,9 @@ impl EmulatedModel {
         outputs.clear();
         for row in batch.rows() {
             let blocks = batch.blocks(row);
-            let slot = |position: usize| blocks[position / self.block_size] as usize * self.block_size + position % self.block_size;
+            let slot = |position: usize| {
+                blocks[position / self.block_size] as usize * self.block_size + position % self.block_size
+            };
             let mut hash = if row.start == 0 { 0 } else { self.kv[slot(row.start - 1)] };
             for (token, position) in batch.tokens(row).iter().zip(row.start..) {
                 hash = draw_u64(hash, u64::from(*token), position as u64, Purpose::EmulatedToken);

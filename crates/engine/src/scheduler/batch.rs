@@ -60,7 +60,15 @@ impl Batch {
     }
 
     /// Adds a row.
-    pub fn push(&mut self, id: RequestId, request: &Arc<Request>, start: usize, new: &[u32], blocks: &[BlockId], sample: bool) {
+    pub fn push(
+        &mut self,
+        id: RequestId,
+        request: &Arc<Request>,
+        start: usize,
+        new: &[u32],
+        blocks: &[BlockId],
+        sample: bool,
+    ) {
         debug_assert!(!new.is_empty());
         let (token, block) = (self.tokens.len(), self.blocks.len());
         self.tokens.extend_from_slice(new);

@@ -199,7 +199,11 @@ impl Core {
         }
         self.running = true;
         self.stats.record_launch(self.batch.rows().len(), self.batch.total_tokens());
-        if full { self.stats.launches_full += 1 } else { self.stats.launches_timeout += 1 }
+        if full {
+            self.stats.launches_full += 1
+        } else {
+            self.stats.launches_timeout += 1
+        }
         Next::Launch
     }
 
@@ -349,7 +353,8 @@ impl Core {
         sequence.stats.tokens_by_model[self.config.model] += 1;
         actions.push(Action::Emit(id, token));
         let sampling = &sequence.request.sampling;
-        let stops = sampling.stop_token_ids.contains(&token) || (!sampling.ignore_eos && self.config.eos.contains(&token));
+        let stops =
+            sampling.stop_token_ids.contains(&token) || (!sampling.ignore_eos && self.config.eos.contains(&token));
         if stops {
             Some(FinishReason::Stop)
         } else {
@@ -447,7 +452,8 @@ impl Core {
         stats: RequestStats,
         actions: &mut Vec<Action>,
     ) {
-        let need = self.sequences.get(&id).map(|s| self.reservation(&s.request)).expect("the entry knows every request");
+        let need =
+            self.sequences.get(&id).map(|s| self.reservation(&s.request)).expect("the entry knows every request");
         self.drop_sequence(id);
         self.reserved -= need;
         self.set_active(self.active.count - 1);
@@ -482,16 +488,19 @@ impl Core {
         while let Some((_, request, _)) = self.queue.front() {
             let need = self.reservation(request);
             let possible = need <= self.config.admission_blocks;
-            let room = self.active.count < self.config.max_active
-                && self.reserved + need <= self.config.admission_blocks;
+            let room =
+                self.active.count < self.config.max_active && self.reserved + need <= self.config.admission_blocks;
             if possible && !room {
                 return;
             }
             let Some((id, request, arrived)) = self.queue.pop_front() else { return };
             if !possible {
-                let (tokens, blocks) = (request.prompt.len() + request.sampling.max_tokens, self.config.admission_blocks);
-                let message =
-                    format!("{id} may need {tokens} tokens of KV cache, which holds {}", blocks * self.config.block_size);
+                let (tokens, blocks) =
+                    (request.prompt.len() + request.sampling.max_tokens, self.config.admission_blocks);
+                let message = format!(
+                    "{id} may need {tokens} tokens of KV cache, which holds {}",
+                    blocks * self.config.block_size
+                );
                 actions.push(Action::Finish(id, FinishReason::Error(message), RequestStats::default()));
                 continue;
             }

@@ -72,7 +72,12 @@ pub struct Simulator {
 
 impl Simulator {
     /// A system at time zero. One configuration and one emulated model per subserver.
-    pub fn new(configs: Vec<CoreConfig>, models: Vec<EmulatedModel>, policy: &Arc<dyn RoutingPolicy>, delay: LinkDelay) -> Self {
+    pub fn new(
+        configs: Vec<CoreConfig>,
+        models: Vec<EmulatedModel>,
+        policy: &Arc<dyn RoutingPolicy>,
+        delay: LinkDelay,
+    ) -> Self {
         assert_eq!(configs.len(), models.len());
         let entry = configs[0].entry;
         let wakes = vec![None; models.len()];

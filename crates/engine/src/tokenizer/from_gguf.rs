@@ -15,7 +15,8 @@ use tokenizers::{AddedToken, SplitDelimiterBehavior, Tokenizer};
 use crate::model::{GgufMetadata, ModelError, gguf_usize};
 
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN_2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN_2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// Token types of GGUF files.
 const CONTROL: usize = 3;
@@ -25,7 +26,8 @@ const USER_DEFINED: usize = 4;
 pub(super) fn tokenizer(metadata: &GgufMetadata<'_>) -> Result<(Tokenizer, Option<u32>), ModelError> {
     let kind = metadata.str("tokenizer.ggml.model")?;
     if kind != "gpt2" {
-        return Err(metadata.invalid(format!("tokenizer model `{kind}` is not supported, supported is `gpt2` (byte-level BPE)")));
+        return Err(metadata
+            .invalid(format!("tokenizer model `{kind}` is not supported, supported is `gpt2` (byte-level BPE)")));
     }
     let invalid = |error: tokenizers::Error| metadata.invalid(format!("tokenizer: {error}"));
     let tokens = metadata.strings("tokenizer.ggml.tokens")?;

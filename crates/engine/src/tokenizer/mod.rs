@@ -58,7 +58,8 @@ impl TextCodec {
 
     /// Token ids of a text. Special tokens written out in the text become their ids.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
-        let encoding = self.tokenizer.encode_fast(text, true).map_err(|error| TextError::Tokenizer(error.to_string()))?;
+        let encoding =
+            self.tokenizer.encode_fast(text, true).map_err(|error| TextError::Tokenizer(error.to_string()))?;
         let mut ids = encoding.get_ids().to_vec();
         if let Some(bos) = self.add_bos
             && ids.first() != Some(&bos)

@@ -1,5 +1,6 @@
 //! Integration tests of the engine, by concern.
 
+mod config;
 mod demo;
 mod models;
 mod schedules;

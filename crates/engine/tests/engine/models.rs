@@ -69,7 +69,8 @@ fn logits(decoder: &Decoder, batch: &Batch) -> Vec<Vec<f32>> {
 #[test]
 fn logits_equal_the_oracle_for_all_families_and_rope_scaling() {
     for family in ["llama", "qwen2", "qwen3", "llama3-scaling"] {
-        let mut config = tiny::config(family.split('3').next().filter(|_| family == "llama3-scaling").unwrap_or(family));
+        let mut config =
+            tiny::config(family.split('3').next().filter(|_| family == "llama3-scaling").unwrap_or(family));
         if family == "llama3-scaling" {
             config["rope_scaling"] = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                 "high_freq_factor": 4.0, "original_max_position_embeddings": 64});

@@ -78,7 +78,11 @@ fn policy(scenario: &Scenario) -> Arc<dyn RoutingPolicy> {
 fn request(scenario: &Scenario, index: usize) -> Request {
     let (_, prompt, output, _) = scenario.requests[index];
     let sampling = SamplingParams { max_tokens: output, seed: scenario.seed, ..SamplingParams::default() };
-    Request { prompt: (0..prompt as u32).map(|i| (i * 7 + index as u32) % VOCAB).collect(), sampling, key: index as u64 }
+    Request {
+        prompt: (0..prompt as u32).map(|i| (i * 7 + index as u32) % VOCAB).collect(),
+        sampling,
+        key: index as u64,
+    }
 }
 
 fn emulated(scenario: &Scenario, model: usize, blocks: usize) -> EmulatedModel {
@@ -173,7 +177,9 @@ fn a_request_that_can_never_fit_is_refused_and_the_next_one_served() {
     scenario.requests[2].1 = 100;
     let simulator = simulate(&scenario);
     let reasons: Vec<_> = simulator.outcomes().values().map(|o| o.finish.clone().expect("ended").1).collect();
-    assert!(matches!(&reasons[2], FinishReason::Error(message) if message.contains("124 tokens") && message.contains("68")));
+    assert!(
+        matches!(&reasons[2], FinishReason::Error(message) if message.contains("124 tokens") && message.contains("68"))
+    );
     assert!(reasons.iter().enumerate().all(|(i, reason)| i == 2 || !matches!(reason, FinishReason::Error(_))));
 }
 

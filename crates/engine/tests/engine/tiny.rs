@@ -38,7 +38,8 @@ pub fn tensors(config: &Value, seed: u64) -> HashMap<String, Tensor> {
         shapes.push(("lm_head.weight".into(), vec![vocab, d]));
     }
     for layer in 0..size("num_hidden_layers") {
-        let mut add = |name: &str, shape: &[usize]| shapes.push((format!("model.layers.{layer}.{name}"), shape.to_vec()));
+        let mut add =
+            |name: &str, shape: &[usize]| shapes.push((format!("model.layers.{layer}.{name}"), shape.to_vec()));
         for (name, shape) in [
             ("input_layernorm.weight", vec![d]),
             ("self_attn.q_proj.weight", vec![q, d]),
@@ -70,9 +71,8 @@ pub fn tensors(config: &Value, seed: u64) -> HashMap<String, Tensor> {
             [_, fan_in] => (0.0, 2.0 / (*fan_in as f64).sqrt()),
             _ => (0.0, 1.0),
         };
-        let values = (0..count as u64).map(|i| {
-            (centre + spread * (2.0 * draw_unit(seed, index as u64, i, Purpose::Sample) - 1.0)) as f32
-        });
+        let values = (0..count as u64)
+            .map(|i| (centre + spread * (2.0 * draw_unit(seed, index as u64, i, Purpose::Sample) - 1.0)) as f32);
         let tensor = Tensor::from_iter(values, &Device::Cpu).and_then(|t| t.reshape(shape)).expect("a valid shape");
         (name, tensor)
     };

@@ -41,7 +41,8 @@ impl Backend {
         if !matches!(parsed.scheme(), "http" | "https") {
             return Err(usage(format!("--endpoint `{url}`: allowed schemes are `http` and `https`")));
         }
-        let client = reqwest::Client::builder().read_timeout(READ_TIMEOUT).build().context("cannot make an HTTP client")?;
+        let client =
+            reqwest::Client::builder().read_timeout(READ_TIMEOUT).build().context("cannot make an HTTP client")?;
         let base = url.trim_end_matches('/').trim_end_matches("/v1");
         Ok(Self::Http { client, url: format!("{base}/v1/chat/completions"), model: model.to_owned() })
     }
@@ -97,7 +98,8 @@ async fn ask_engine(
     let prompt = match engine.text() {
         Some(text) => {
             let message = ChatMessage { role: "user".into(), content: question.to_owned() };
-            let prompt = if text.has_chat_template() { text.apply_chat_template(&[message])? } else { question.to_owned() };
+            let prompt =
+                if text.has_chat_template() { text.apply_chat_template(&[message])? } else { question.to_owned() };
             text.encode(&prompt)?
         }
         // Emulated models read nothing; about as many tokens as the text would have.

@@ -26,8 +26,7 @@ pub(crate) use progress::spinner;
 pub use system::System;
 
 /// The configuration used when none is given.
-const DEFAULT_CONFIG: (&str, &str) =
-    ("config/rstitch/demo.yaml", include_str!("../../../../config/rstitch/demo.yaml"));
+const DEFAULT_CONFIG: (&str, &str) = ("config/rstitch/demo.yaml", include_str!("../../../../config/rstitch/demo.yaml"));
 
 /// Arguments of `trbench run`. Every flag can also be set as `TRBENCH_<FLAG>` in the environment.
 #[derive(Debug, Clone, Args)]
@@ -209,7 +208,8 @@ fn run_cell(
         (None, Some(url)) => Backend::http(url, &args.model)?,
         (None, None) => anyhow::bail!("neither a configuration nor an endpoint"),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the client")?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the client")?;
     let before = backend.stats();
     let outcome = runtime.block_on(load::closed_loop(&backend, items, args, cell.concurrency));
     let models = backend.stats().map(|after| results::model_summaries(&after, before.as_ref()));

@@ -1,0 +1,49 @@
+# Recipes for everyday work. `just` lists them.
+
+default:
+    @just --list
+
+# Build the command.
+build:
+    cargo build --release -p trbench
+
+# Everything that CI checks; installs what is missing.
+test:
+    bash scripts/test.sh
+
+# Format and lint.
+lint:
+    cargo fmt --all --check
+    cargo clippy --release --workspace --all-targets -- -D warnings
+
+# The main job: competition problems on the routed demo pair.
+run *ARGS:
+    cargo run --release -p trbench -- run --workload aime {{ARGS}}
+
+# Serve the demo pair on 127.0.0.1:30000.
+serve CONFIG="config/rstitch/demo.yaml":
+    cargo run --release -p trbench -- serve --config {{CONFIG}}
+
+# All benchmarks.
+bench: bench-dtmc bench-kernels
+
+# Solver benchmarks.
+bench-dtmc:
+    cargo bench -p tokenrouter-dtmc
+
+# Decode and prefill speed of the CPU kernels against the machine's bounds.
+bench-kernels:
+    cargo run --release -p tokenrouter-kernels --example bench_decoder
+
+# The table of the README: single models, eager and delayed routing, two concurrencies, in one run.
+compare:
+    cargo run --release -p trbench -- run --workload aime --num-prompts 16 --max-tokens 128 --ignore-eos \
+        --system single:small,single:large,async,delayed --concurrency 4,8
+
+# API documentation, warnings are errors.
+docs:
+    RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps
+
+# Regenerate files that are derived from the code.
+generate:
+    cargo run --release -p trbench -- config reference > config/reference.yaml

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# The one test command: formatting, lints, all tests (unit, property, CLI, end to end on the real demo model), docs.
+# Needs Rust, a C compiler and Python 3 with pip; fetches the demo model into the cache on its first run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+step() { printf '\n== %s ==\n' "$*"; }
+
+step "tools"
+for component in rustfmt clippy; do
+    cargo "${component/rustfmt/fmt}" --version >/dev/null 2>&1 || rustup component add "$component"
+done
+python3 -m pip --version
+
+step "format"
+cargo fmt --all --check
+
+step "lints"
+cargo clippy --release --workspace --all-targets --locked -- -D warnings
+
+step "demo model"
+cargo run --release --locked -p trbench -- models fetch demo
+
+step "tests"
+# One profile for everything: see Cargo.toml.
+cargo test --release --workspace --locked
+
+step "documentation"
+RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps --locked
+
+printf '\nall checks passed\n'
