@@ -65,7 +65,9 @@ pub enum Error {
         second: String,
     },
     /// An iterative method stopped before its residual met the tolerance. There is no number to return.
-    #[error("{method} did not converge: residual {residual:.3e} after {iterations} iterations, tolerance {tolerance:.1e}")]
+    #[error(
+        "{method} did not converge: residual {residual:.3e} after {iterations} iterations, tolerance {tolerance:.1e}"
+    )]
     NotConverged {
         /// Name of the method.
         method: String,

@@ -14,7 +14,7 @@ use std::fmt;
 /// States that a coarse chain may have while estimating.
 const PROBE_STATES: usize = 60_000;
 /// Bytes that it may take.
-const PROBE_BYTES: usize = 128 << 20;
+const PROBE_BYTES: usize = 64 << 20;
 
 /// Estimated size of a chain.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -116,36 +116,53 @@ fn two_digits_up(value: f64) -> String {
 /// Estimate for checked thresholds; at least `found` states.
 pub(crate) fn estimate_from(model: &Model, thresholds: &Thresholds, found: usize) -> SizeEstimate {
     let key_bytes = if crate::chain::Layout::new(model).map_or(128, |layout| layout.bits) <= 64 { 8 } else { 16 };
+    let Some((states, nonzeros, exponent)) = by_quantum(model, thresholds).or_else(|| by_requests(model, thresholds))
+    else {
+        return SizeEstimate::of(found as f64, found as f64, key_bytes, model.models() as f64 - 1.0);
+    };
+    // The first event alone spreads `N` requests over all targets of the first routing state.
+    let targets = model.routing()[0].iter().filter(|&&p| p > 0.0).count();
+    let floor = compositions(model.concurrency(), targets).max(found as f64);
+    let exponent = if states < floor && exponent == 0.0 { model.models() as f64 - 1.0 } else { exponent };
+    SizeEstimate::of(states.max(floor), nonzeros.max(floor), key_bytes, exponent)
+}
+
+/// States, transitions and exponent from chains with coarse quanta; `None` when even the coarsest is too large to count.
+fn by_quantum(model: &Model, thresholds: &Thresholds) -> Option<(f64, f64, f64)> {
     let longest = (0..model.models()).map(|index| model.largest_quanta(index)).max().unwrap_or(1);
     let mut points: Vec<Point> = Vec::new();
     // From quanta of a fifth of the slowest step to the model's own.
-    let mut divisor = f64::from(longest) / 5.0;
+    let mut divisor = (f64::from(longest) / 5.0).max(1.0);
     loop {
-        divisor = divisor.max(1.0);
         match probe(model, thresholds, divisor) {
-            Probe::Size(point) if divisor == 1.0 && point.states >= found as f64 => {
-                return SizeEstimate::of(point.states, point.nonzeros, key_bytes, 0.0);
-            }
+            Probe::Size(point) if divisor == 1.0 => return Some((point.states, point.nonzeros, 0.0)),
             Probe::Size(point) => points.push(point),
-            Probe::TooLarge(point) => {
-                // Only a lower bound: of use when nothing smaller could be counted.
-                if points.is_empty() {
-                    points.push(point);
-                }
-                break;
-            }
+            Probe::TooLarge => break,
             Probe::Impossible => (),
         }
         if divisor == 1.0 {
             break;
         }
-        divisor /= 1.6;
+        divisor = (divisor / 1.6).max(1.0);
     }
-    let (states, nonzeros, exponent) = extrapolate(&points, model);
-    // The first event alone spreads `N` requests over all targets of the first routing state.
-    let targets = model.routing()[0].iter().filter(|&&p| p > 0.0).count();
-    let floor = compositions(model.concurrency(), targets).max(found as f64);
-    SizeEstimate::of(states.max(floor), nonzeros.max(floor), key_bytes, exponent)
+    extrapolate(&points, model)
+}
+
+/// The same from fewer requests (and thresholds in proportion), extrapolated by the growth over the last halving.
+fn by_requests(model: &Model, thresholds: &Thresholds) -> Option<(f64, f64, f64)> {
+    let smaller = |shift: u32| {
+        let requests = model.concurrency() >> shift;
+        let scaled: Vec<u32> = thresholds.as_slice().iter().map(|&b| 1 + ((b - 1) >> shift)).collect();
+        let smaller = model.with_concurrency(requests.max(1)).ok()?;
+        by_quantum(&smaller, &Thresholds::new(scaled))
+    };
+    let depth = model.concurrency().ilog2();
+    let (shift, (states, nonzeros, exponent)) = (1..depth).find_map(|shift| Some((shift, smaller(shift)?)))?;
+    let (fewer_states, fewer_nonzeros, fewer_exponent) = smaller(shift + 1)?;
+    let power = f64::from(shift);
+    let exponent = if exponent > 0.0 { exponent } else { fewer_exponent };
+    let growth = |more: f64, fewer: f64| (more / fewer).max(1.0).powf(power);
+    Some((states * growth(states, fewer_states), nonzeros * growth(nonzeros, fewer_nonzeros), exponent))
 }
 
 /// A counted chain, and the number of relative phases of its clocks.
@@ -170,8 +187,7 @@ fn gcd(a: u32, b: u32) -> u32 {
 
 enum Probe {
     Size(Point),
-    /// Stopped at a limit: a lower bound.
-    TooLarge(Point),
+    TooLarge,
     Impossible,
 }
 
@@ -183,7 +199,8 @@ fn probe(model: &Model, thresholds: &Thresholds, divisor: f64) -> Probe {
     }
     let coarse = if divisor > 1.0 { model.with_quantum_ms(quantum) } else { Ok(model.clone()) };
     let limits = Limits { states: PROBE_STATES, bytes: PROBE_BYTES };
-    let Ok((coarse, mut workspace)) = coarse.and_then(|coarse| Workspace::new(&coarse).map(|made| (coarse, made))) else {
+    let Ok((coarse, mut workspace)) = coarse.and_then(|coarse| Workspace::new(&coarse).map(|made| (coarse, made)))
+    else {
         return Probe::Impossible;
     };
     let phases = phases(&coarse);
@@ -192,33 +209,27 @@ fn probe(model: &Model, thresholds: &Thresholds, divisor: f64) -> Probe {
             let nonzeros = chain.matrix().nonzeros() as f64;
             Probe::Size(Point { phases, states: chain.len() as f64, nonzeros })
         }
-        Err(Stop::Limit { found, expanded, nonzeros }) => {
-            let per_state = (nonzeros as f64 / expanded.max(1) as f64).max(1.0);
-            Probe::TooLarge(Point { phases, states: found as f64, nonzeros: found as f64 * per_state })
-        }
+        Err(Stop::Limit { .. }) => Probe::TooLarge,
         Err(Stop::Bad(_)) => Probe::Impossible,
     }
 }
 
 /// States and transitions at the model's own quantum, by a power of the phases (at most one) fitted to the last points;
 /// and the exponent of the growth with `1 / quantum`.
-fn extrapolate(points: &[Point], model: &Model) -> (f64, f64, f64) {
+fn extrapolate(points: &[Point], model: &Model) -> Option<(f64, f64, f64)> {
     let degree = model.models() as f64 - 1.0;
-    let Some(last) = points.last() else {
-        return (0.0, 0.0, degree);
-    };
+    let last = points.last()?;
     let recent = &points[points.len().saturating_sub(4)..];
     let count = recent.len() as f64;
-    let (mean_x, mean_y) = recent.iter().fold((0.0, 0.0), |(x, y), point| {
-        (x + point.phases.ln() / count, y + point.states.ln() / count)
-    });
+    let (mean_x, mean_y) =
+        recent.iter().fold((0.0, 0.0), |(x, y), point| (x + point.phases.ln() / count, y + point.states.ln() / count));
     let (covariance, variance) = recent.iter().fold((0.0, 0.0), |(cov, var), point| {
         let x = point.phases.ln() - mean_x;
         (cov + x * (point.states.ln() - mean_y), var + x * x)
     });
     let power = if variance > 1e-6 { (covariance / variance).clamp(0.05, 1.0) } else { 1.0 };
     let growth = (phases(model) / last.phases).max(1.0).powf(power);
-    (last.states * growth, last.nonzeros * growth, power * degree)
+    Some((last.states * growth, last.nonzeros * growth, power * degree))
 }
 
 /// Half of what the operating system says is available, or 2 GiB when it doesn't say.

@@ -7,6 +7,7 @@
 mod chain;
 mod error;
 mod estimate;
+mod export;
 mod measures;
 mod model;
 mod quantum;
@@ -21,20 +22,17 @@ mod uncertainty;
 pub use chain::{Chain, Classes, StateView, TransitionMatrix, classes, estimate_size, period};
 pub use error::Error;
 pub use estimate::SizeEstimate;
+pub use export::{ExportFormat, PrismFile, export, export_prism};
 pub use measures::{Measures, ModelMeasures};
-pub use model::{
-    Latency, MAX_CONCURRENCY, MAX_MODELS, MAX_QUANTA, MAX_ROUTING_STATES, Model, ModelBuilder,
-};
+pub use model::{Latency, MAX_CONCURRENCY, MAX_MODELS, MAX_QUANTA, MAX_ROUTING_STATES, Model, ModelBuilder};
 pub use quantum::{Coarse, Evaluation, QuantumRow, QuantumStudy, evaluate, quantum_study};
 pub use search::{
-    Answer, Candidate, Progress, SearchOptions, SearchResult, Strategy, TableRow, best_within_time_per_token, optimize, optimize_with_progress,
-    threshold_table, threshold_table_rows,
+    Answer, Candidate, Progress, SearchOptions, SearchResult, Strategy, TableRow, best_within_time_per_token, optimize,
+    optimize_with_progress, threshold_table, threshold_table_rows,
 };
 pub use simulate::{Estimate, Simulation, SimulationOptions, paired_difference, simulate};
 pub use smdp::{Certificate, Departure, certify};
 pub use solve::{Solution, SolveOptions, solve, solve_chain, stationary};
-pub use stationary::{
-    CutSetKrylov, Gth, Method, Power, SparseLu, Stationary, StationarySolver, Sweeps, Tolerance,
-};
+pub use stationary::{CutSetKrylov, Gth, Method, Power, SparseLu, Stationary, StationarySolver, Sweeps, Tolerance};
 pub use thresholds::{Thresholds, count_feasible, enumerate_feasible, is_feasible};
 pub use uncertainty::{Spread, Uncertainty, propagate};

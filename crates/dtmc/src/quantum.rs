@@ -38,7 +38,7 @@ pub fn quantum_study(
     halvings: usize,
     options: &SolveOptions,
 ) -> Result<QuantumStudy, Error> {
-    if !(tolerance > 0.0) {
+    if tolerance.is_nan() || tolerance <= 0.0 {
         return Err(Error::option("quantum tolerance", tolerance.to_string(), "above 0"));
     }
     let first = solve(model, thresholds, options)?;
@@ -102,7 +102,7 @@ pub fn evaluate(
         Err(Error::TooLarge { .. }) => (),
         Err(error) => return Err(error),
     }
-    if let Some(coarse) = coarse(model, thresholds, options)
+    if let Some(coarse) = coarse(model, thresholds, coarse_tolerance, options)
         && coarse.relative_error <= coarse_tolerance
     {
         return Ok(Evaluation::Coarse(coarse));
@@ -110,8 +110,9 @@ pub fn evaluate(
     Ok(Evaluation::Direct(Answer::Simulated(simulate(model, thresholds, simulation)?)))
 }
 
-/// The finest coarser quantum that fits, chosen for small rounding of the latencies.
-fn coarse(model: &Model, thresholds: &Thresholds, options: &SolveOptions) -> Option<Coarse> {
+/// The finest coarser quantum that fits, chosen for small rounding of the latencies; `None` when rounding alone would
+/// break the tolerance.
+fn coarse(model: &Model, thresholds: &Thresholds, tolerance: f64, options: &SolveOptions) -> Option<Coarse> {
     let estimate = estimate_size(model, thresholds).ok()?;
     let excess = (estimate.states / options.max_states as f64).max(estimate.bytes / options.memory_bytes() as f64);
     let fitting = model.quantum_ms() * excess.powf(1.0 / estimate.exponent.max(0.1));
@@ -124,7 +125,10 @@ fn coarse(model: &Model, thresholds: &Thresholds, options: &SolveOptions) -> Opt
             Some((rounding(model, &finer).max(0.5 * rounding(model, &coarser)), finer, coarser))
         })
         .min_by(|a, b| a.0.total_cmp(&b.0));
-    let (_, finer, coarser) = chosen?;
+    let (error, finer, coarser) = chosen?;
+    if error > tolerance {
+        return None;
+    }
     let solution = solve(&finer, thresholds, options).ok()?;
     let twice = solve(&coarser, thresholds, options).ok()?;
     let change = (solution.throughput_tok_s() / twice.throughput_tok_s() - 1.0).abs();

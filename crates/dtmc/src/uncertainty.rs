@@ -104,7 +104,9 @@ fn check(model: &Model, candidates: &[Thresholds], uncertainty: &Uncertainty) ->
     if let Some(bad) = uncertainty.latency_relative_error.iter().find(|&&error| !(0.0..0.5).contains(&error)) {
         return Err(Error::option("latency relative error", bad.to_string(), "0 or above and below 0.5"));
     }
-    if let Some(bad) = uncertainty.routing_samples.iter().flatten().find(|&&samples| !(samples >= 1.0 && samples.is_finite())) {
+    if let Some(bad) =
+        uncertainty.routing_samples.iter().flatten().find(|&&samples| !(samples >= 1.0 && samples.is_finite()))
+    {
         return Err(Error::option("routing samples", bad.to_string(), "1 or more"));
     }
     if uncertainty.draws < 20 {

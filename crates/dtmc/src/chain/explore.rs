@@ -59,8 +59,8 @@ pub(crate) struct Limits {
 /// Why exploration stopped.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// A limit was reached after this many states were found and expanded.
-    Limit { found: usize, expanded: usize, nonzeros: usize },
+    /// A limit was reached after this many states were found.
+    Limit { found: usize },
     /// The model or the start is at fault.
     Bad(Error),
 }
@@ -70,6 +70,8 @@ pub(crate) struct Explored<K> {
     pub(crate) keys: Vec<K>,
     pub(crate) matrix: TransitionMatrix,
     pub(crate) elapsed: Vec<u32>,
+    /// The state right after the first launch (one of them when a capped batch branches).
+    pub(crate) initial: u32,
 }
 
 /// Reusable workspace: distributions are shared by all threshold vectors of one model.
@@ -95,9 +97,9 @@ impl<K: Key> Explorer<K> {
     pub(crate) fn new(model: &Model, layout: Layout) -> Self {
         let running_masks = (0..model.models())
             .map(|index| {
-                model.states_of(index).fold(K::default(), |mask, state| {
-                    mask | layout.running[state].place(layout.running[state].mask)
-                })
+                model
+                    .states_of(index)
+                    .fold(K::default(), |mask, state| mask | layout.running[state].place(layout.running[state].mask))
             })
             .collect();
         let launchers: Vec<Launcher> = (0..model.models())
@@ -116,7 +118,12 @@ impl<K: Key> Explorer<K> {
     }
 
     /// Explores from all requests waiting in routing state `start`.
-    pub(crate) fn explore(&mut self, thresholds: &[u32], start: (usize, u32), limits: Limits) -> Result<Explored<K>, Stop> {
+    pub(crate) fn explore(
+        &mut self,
+        thresholds: &[u32],
+        start: (usize, u32),
+        limits: Limits,
+    ) -> Result<Explored<K>, Stop> {
         for (launcher, &threshold) in self.launchers.iter_mut().zip(thresholds) {
             launcher.threshold = threshold;
         }
@@ -135,7 +142,7 @@ impl<K: Key> Explorer<K> {
         while at < keys.len() {
             let event = self.next_event(keys[at]).ok_or_else(|| Stop::Bad(self.deadlock(keys[at])))?;
             let Some(span) = self.outcomes.span(&self.layout, event.finished, limits.bytes) else {
-                return Err(Stop::Limit { found: keys.len(), expanded: at, nonzeros: matrix.columns.len() });
+                return Err(Stop::Limit { found: keys.len() });
             };
             elapsed.push(event.elapsed);
             if self.splits {
@@ -147,7 +154,7 @@ impl<K: Key> Explorer<K> {
             matrix.row_start.push(matrix.columns.len() as u32);
             at += 1;
             if keys.len() > limits.states || (at % 256 == 0 && self.bytes(keys.len(), &matrix) > limits.bytes) {
-                return Err(Stop::Limit { found: keys.len(), expanded: at, nonzeros: matrix.columns.len() });
+                return Err(Stop::Limit { found: keys.len() });
             }
         }
         if !self.splits {
@@ -224,7 +231,8 @@ impl<K: Key> Explorer<K> {
                     } else {
                         // One routing state: the batch takes `cap` of it.
                         let (waiting, running) = launcher.fields[0];
-                        launcher.start_clock(key + running.place(launcher.cap) - waiting.place(launcher.cap), launcher.cap)
+                        launcher
+                            .start_clock(key + running.place(launcher.cap) - waiting.place(launcher.cap), launcher.cap)
                     };
                 }
             }
@@ -288,7 +296,12 @@ impl<K: Key> Explorer<K> {
                 let here = waiting.get(key);
                 for taken in open.saturating_sub(pool - here)..=open.min(here) {
                     let share = hypergeometric(here, pool, open, taken);
-                    next.push((key + running.place(taken) - waiting.place(taken), open - taken, pool - here, p * share));
+                    next.push((
+                        key + running.place(taken) - waiting.place(taken),
+                        open - taken,
+                        pool - here,
+                        p * share,
+                    ));
                 }
             }
             partial = next;
@@ -345,5 +358,10 @@ fn in_time_order<K: Key>(keys: Vec<K>, matrix: TransitionMatrix, elapsed: Vec<u3
         sorted.pool_start.push(matrix.pool_start[old]);
         sorted_elapsed.push(elapsed[old]);
     }
-    Explored { keys: order.into_iter().map(|(key, _)| key).collect(), matrix: sorted, elapsed: sorted_elapsed }
+    Explored {
+        keys: order.into_iter().map(|(key, _)| key).collect(),
+        matrix: sorted,
+        elapsed: sorted_elapsed,
+        initial: rank.first().copied().unwrap_or(0),
+    }
 }

@@ -27,8 +27,6 @@ pub(crate) trait Key:
     + Shr<u32, Output = Self>
     + 'static
 {
-    /// Width in bits.
-    const BITS: u32;
     /// Widens a small number.
     fn from_u32(value: u32) -> Self;
     /// The low 32 bits.
@@ -43,7 +41,6 @@ fn mix64(value: u64) -> u64 {
 }
 
 impl Key for u64 {
-    const BITS: u32 = 64;
     fn from_u32(value: u32) -> Self {
         Self::from(value)
     }
@@ -56,7 +53,6 @@ impl Key for u64 {
 }
 
 impl Key for u128 {
-    const BITS: u32 = 128;
     fn from_u32(value: u32) -> Self {
         Self::from(value)
     }

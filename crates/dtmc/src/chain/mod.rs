@@ -41,6 +41,7 @@ pub struct Chain {
     keys: Keys,
     matrix: TransitionMatrix,
     elapsed: Vec<u32>,
+    initial: u32,
 }
 
 impl Chain {
@@ -58,7 +59,7 @@ impl Chain {
         match workspace.explore(model, thresholds, options.start, short) {
             Ok(chain) => Ok(chain),
             Err(Stop::Bad(error)) => Err(error),
-            Err(Stop::Limit { found, .. }) => {
+            Err(Stop::Limit { found }) => {
                 let estimate = estimate::estimate_from(model, thresholds, found);
                 if estimate.fits(options) {
                     workspace.build(model, thresholds, options)
@@ -85,6 +86,18 @@ impl Chain {
     #[must_use]
     pub const fn matrix(&self) -> &TransitionMatrix {
         &self.matrix
+    }
+
+    /// The state right after the first launch (one of them when a capped batch branches).
+    #[must_use]
+    pub const fn initial(&self) -> usize {
+        self.initial as usize
+    }
+
+    /// Bits of a packed state.
+    #[must_use]
+    pub const fn state_bits(&self) -> u32 {
+        self.layout.bits
     }
 
     /// Quanta from a state to the next event.
@@ -165,13 +178,18 @@ impl Workspace {
         Ok(Self { layout, explorer })
     }
 
-    pub(crate) fn build(&mut self, model: &Model, thresholds: &Thresholds, options: &SolveOptions) -> Result<Chain, Error> {
+    pub(crate) fn build(
+        &mut self,
+        model: &Model,
+        thresholds: &Thresholds,
+        options: &SolveOptions,
+    ) -> Result<Chain, Error> {
         thresholds.check(model)?;
         let limits = options.limits();
         match self.explore(model, thresholds, options.start, limits) {
             Ok(chain) => Ok(chain),
             Err(Stop::Bad(error)) => Err(error),
-            Err(Stop::Limit { found, .. }) => {
+            Err(Stop::Limit { found }) => {
                 let estimate = estimate::estimate_from(model, thresholds, found);
                 Err(estimate.refuse(model, thresholds, options))
             }
@@ -194,12 +212,14 @@ impl Workspace {
         let layout = self.layout.clone();
         Ok(match &mut self.explorer {
             AnyExplorer::Narrow(explorer) => {
-                let Explored { keys, matrix, elapsed } = explorer.explore(thresholds.as_slice(), start, limits)?;
-                Chain { layout, keys: Keys::Narrow(keys), matrix, elapsed }
+                let Explored { keys, matrix, elapsed, initial } =
+                    explorer.explore(thresholds.as_slice(), start, limits)?;
+                Chain { layout, keys: Keys::Narrow(keys), matrix, elapsed, initial }
             }
             AnyExplorer::Wide(explorer) => {
-                let Explored { keys, matrix, elapsed } = explorer.explore(thresholds.as_slice(), start, limits)?;
-                Chain { layout, keys: Keys::Wide(keys), matrix, elapsed }
+                let Explored { keys, matrix, elapsed, initial } =
+                    explorer.explore(thresholds.as_slice(), start, limits)?;
+                Chain { layout, keys: Keys::Wide(keys), matrix, elapsed, initial }
             }
         })
     }

@@ -125,8 +125,11 @@ pub(crate) fn binomial(n: u32, p: f64, q: f64) -> Vec<f64> {
 
 /// Distribution of the sum of two independent arrival vectors, duplicates merged.
 fn convolve<K: Key>(left: &[(K, f64)], right: &[(K, f64)]) -> Vec<(K, f64)> {
-    let mut all: Vec<(K, f64)> =
-        left.iter().flat_map(|&(a, p)| right.iter().map(move |&(b, q)| (a + b, p * q))).filter(|&(_, p)| p > 0.0).collect();
+    let mut all: Vec<(K, f64)> = left
+        .iter()
+        .flat_map(|&(a, p)| right.iter().map(move |&(b, q)| (a + b, p * q)))
+        .filter(|&(_, p)| p > 0.0)
+        .collect();
     all.sort_unstable_by_key(|&(delta, _)| delta);
     all.dedup_by(|next, kept| {
         let same = next.0 == kept.0;

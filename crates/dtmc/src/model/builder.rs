@@ -177,7 +177,11 @@ fn check_matrix(name: &str, matrix: &[Vec<f64>], size: usize) -> Result<(), Erro
     }
     for (i, row) in matrix.iter().enumerate() {
         if row.len() != size {
-            return Err(Error::model(format!("{name} row {i}"), format!("{} numbers", row.len()), format!("{size} numbers")));
+            return Err(Error::model(
+                format!("{name} row {i}"),
+                format!("{} numbers", row.len()),
+                format!("{size} numbers"),
+            ));
         }
         if let Some((j, value)) = row.iter().enumerate().find(|&(_, &value)| !(value.is_finite() && value >= 0.0)) {
             return Err(Error::model(format!("{name}[{i}][{j}]"), format!("{value}"), "a finite number, 0 or above"));
@@ -191,7 +195,11 @@ fn check_rows(routing: &[Vec<f64>]) -> Result<(), Error> {
         let sum: f64 = row.iter().sum();
         if (sum - 1.0).abs() > ROW_SUM_TOLERANCE {
             let problem = format!("the probabilities sum to {sum}");
-            return Err(Error::model(format!("P row {i}"), problem, format!("a sum of 1 within {ROW_SUM_TOLERANCE:.0e}")));
+            return Err(Error::model(
+                format!("P row {i}"),
+                problem,
+                format!("a sum of 1 within {ROW_SUM_TOLERANCE:.0e}"),
+            ));
         }
     }
     Ok(())

@@ -96,7 +96,8 @@ impl Latency {
             };
             // A hair of slack, so that a latency equal to the quantum up to rounding is accepted.
             if quantum_ms > ms * (1.0 + 1e-9) {
-                let problem = format!("quantum {quantum_ms} ms is larger than the latency {ms} ms of batch size {batch}");
+                let problem =
+                    format!("quantum {quantum_ms} ms is larger than the latency {ms} ms of batch size {batch}");
                 return Err(Error::model(place, problem, format!("a quantum of at most {ms} ms")));
             }
             let steps = (ms / quantum_ms).round().max(1.0);

@@ -6,12 +6,21 @@ pub(super) fn describe(routing: &[Vec<f64>], state_models: &[usize], models: usi
     for model in 0..models {
         let mut states = (0..routing.len()).filter(|&state| state_models[state] == model).peekable();
         if states.peek().is_none() {
-            notes.push(format!("model {model} has no routing state: it is always idle and its threshold has no effect"));
+            notes
+                .push(format!("model {model} has no routing state: it is always idle and its threshold has no effect"));
         } else if states.all(|state| !reached[state]) {
             notes.push(format!(
                 "model {model} is never reached from state 0: it is always idle and its threshold has no effect"
             ));
         }
+    }
+    let fixed = |state: usize| routing[state].iter().filter(|&&p| p > 0.0).count() == 1;
+    if routing.len() > 1 && (0..routing.len()).filter(|&state| reached[state]).all(fixed) && routing[0][0] == 0.0 {
+        notes.push(
+            "routing is deterministic, so batches never mix: the long run depends on the start, which is every request \
+             waiting in state 0"
+                .to_owned(),
+        );
     }
     for state in (0..routing.len()).filter(|&state| reached[state]) {
         let back = reachable(routing, state);

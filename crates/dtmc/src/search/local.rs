@@ -65,7 +65,7 @@ impl Climber<'_> {
         fresh.dedup();
         let shared = shared_options(&self.options.solve, fresh.len());
         let mut simulation = self.options.simulation.clone();
-        simulation.max_events = simulation.max_events.min(1_000_000);
+        simulation.max_steps = simulation.max_steps.min(4_000_000);
         let results: Vec<(Vec<u32>, Candidate)> = fresh
             .into_par_iter()
             .with_max_len(1)

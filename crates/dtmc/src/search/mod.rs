@@ -8,7 +8,9 @@ pub use table::{TableRow, best_within_time_per_token, threshold_table, threshold
 
 use crate::simulate::{Simulation, SimulationOptions};
 use crate::solve::Evaluator;
-use crate::{Error, Measures, Model, Solution, SolveOptions, Thresholds, count_feasible, enumerate_feasible, estimate_size};
+use crate::{
+    Error, Measures, Model, Solution, SolveOptions, Thresholds, count_feasible, enumerate_feasible, estimate_size,
+};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -184,7 +186,11 @@ pub fn optimize(model: &Model, options: &SearchOptions) -> Result<SearchResult, 
 ///
 /// # Errors
 /// As [`optimize`].
-pub fn optimize_with_progress(model: &Model, options: &SearchOptions, progress: Progress<'_>) -> Result<SearchResult, Error> {
+pub fn optimize_with_progress(
+    model: &Model,
+    options: &SearchOptions,
+    progress: Progress<'_>,
+) -> Result<SearchResult, Error> {
     if !(options.near_tie >= 0.0 && options.near_tie < 1.0) {
         return Err(Error::option("near tie", options.near_tie.to_string(), "0 or above and below 1"));
     }
@@ -288,7 +294,8 @@ fn rank(
         return Err(Error::option("vectors", "none to choose from", "at least one feasible vector"));
     };
     let floor = best.throughput_tok_s() * (1.0 - options.near_tie);
-    let near_ties = candidates.iter().filter(|candidate| candidate.throughput_tok_s() + candidate.half_width() >= floor).count();
+    let near_ties =
+        candidates.iter().filter(|candidate| candidate.throughput_tok_s() + candidate.half_width() >= floor).count();
     let exhaustive = strategy != Strategy::Local;
     Ok(SearchResult { best, candidates, near_ties, strategy, exhaustive, evaluated, feasible })
 }
@@ -300,9 +307,9 @@ fn order(candidates: &mut [Candidate]) {
     let mut start = 0;
     while start < candidates.len() {
         let floor = candidates[start].throughput_tok_s() * (1.0 - EXACT_TIE);
-        let end = start + candidates[start..].iter().take_while(|candidate| candidate.throughput_tok_s() >= floor).count();
-        candidates[start..end]
-            .sort_by(|a, b| sum(a).cmp(&sum(b)).then_with(|| a.thresholds().cmp(b.thresholds())));
+        let end =
+            start + candidates[start..].iter().take_while(|candidate| candidate.throughput_tok_s() >= floor).count();
+        candidates[start..end].sort_by(|a, b| sum(a).cmp(&sum(b)).then_with(|| a.thresholds().cmp(b.thresholds())));
         start = end;
     }
 }

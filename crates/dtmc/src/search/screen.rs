@@ -7,8 +7,8 @@ use crate::{Error, Model, SolveOptions, Thresholds};
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Events per vector in the first round; each later round has four times as many.
-const FIRST_EVENTS: u64 = 20_000;
+/// Request steps per vector in the first round; each later round has four times as many.
+const FIRST_STEPS: u64 = 80_000;
 /// Rounds before the finals.
 const ROUNDS: u32 = 5;
 /// Vectors that go straight to the finals.
@@ -30,7 +30,7 @@ pub(super) fn screen(
 ) -> Result<Vec<Candidate>, Error> {
     let done = AtomicUsize::new(0);
     let mut dropped: Vec<Candidate> = Vec::new();
-    let mut events = FIRST_EVENTS;
+    let mut steps = FIRST_STEPS;
     for _ in 0..ROUNDS {
         if vectors.len() <= FINALISTS {
             break;
@@ -39,7 +39,7 @@ pub(super) fn screen(
         let round = SimulationOptions {
             confidence: 0.999,
             relative_half_width: 0.0,
-            max_events: events,
+            max_steps: steps,
             ..options.simulation.clone()
         };
         let runs = run_all(model, &vectors, &round, &|| progress(done.fetch_add(1, Ordering::Relaxed) + 1, total))?;
@@ -57,7 +57,7 @@ pub(super) fn screen(
                 dropped.push(run.into());
             }
         }
-        events *= 4;
+        steps *= 4;
     }
     if vectors.is_empty() {
         return Ok(dropped);
@@ -96,7 +96,7 @@ fn finals(
     let mut rest = Vec::new();
     if vectors.len() > MOST_FINALISTS {
         // Still too many to tell apart: keep those that look best, report the others as they stand.
-        let last = SimulationOptions { relative_half_width: 0.0, max_events: 400_000, ..options.simulation.clone() };
+        let last = SimulationOptions { relative_half_width: 0.0, max_steps: 1_500_000, ..options.simulation.clone() };
         let mut runs = run_all(model, &vectors, &last, &|| ())?;
         runs.sort_by(|a, b| b.throughput.mean.total_cmp(&a.throughput.mean));
         rest = runs.split_off(MOST_FINALISTS).into_iter().map(Candidate::from).collect();

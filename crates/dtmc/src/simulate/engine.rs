@@ -18,8 +18,8 @@ pub(super) struct System<'a> {
     running: Vec<u32>,
     /// Quanta left of the running batch; `None` when idle.
     left: Vec<Option<u32>>,
-    /// Events since the start.
-    pub(super) events: u64,
+    /// Request steps since the start.
+    pub(super) steps: u64,
 }
 
 impl<'a> System<'a> {
@@ -31,7 +31,12 @@ impl<'a> System<'a> {
             .iter()
             .map(|row| {
                 let mut sum = 0.0;
-                row.iter().map(|p| { sum += p; sum }).collect()
+                row.iter()
+                    .map(|p| {
+                        sum += p;
+                        sum
+                    })
+                    .collect()
             })
             .collect();
         let mut waiting = vec![0; states];
@@ -47,7 +52,7 @@ impl<'a> System<'a> {
             waiting,
             running: vec![0; states],
             left: vec![None; model.models()],
-            events: 0,
+            steps: 0,
         };
         system.launch();
         system
@@ -67,7 +72,6 @@ impl<'a> System<'a> {
             if step == soonest {
                 self.complete(totals);
                 self.launch();
-                self.events += 1;
             }
         }
         true
@@ -96,6 +100,7 @@ impl<'a> System<'a> {
             totals.batches[index] += 1.0;
             for &state in &self.states_of[index] {
                 let count = std::mem::take(&mut self.running[state]);
+                self.steps += u64::from(count);
                 totals.steps[index] += f64::from(count);
                 totals.tokens[index] += f64::from(count) * self.tokens_per_step[state];
                 for _ in 0..count {

@@ -1,7 +1,7 @@
 //! Simulation of the same abstract system, for chains that are too large and as a check on those that are not.
 //!
 //! Windows of equal length in time give batch means; more windows are added, in pairs merged into longer ones, until the
-//! interval is narrow enough or the event budget is spent. The seed fixes everything, and the same seed with other
+//! interval is narrow enough or the budget of steps is spent. The seed fixes everything, and the same seed with other
 //! thresholds uses the same draws per routing state.
 
 mod engine;
@@ -26,17 +26,17 @@ pub struct SimulationOptions {
     pub seed: u64,
     /// Confidence of the interval, in `(0, 1)`.
     pub confidence: f64,
-    /// Stop when the half width is at most this share of the mean; 0 to use the whole event budget.
+    /// Stop when the half width is at most this share of the mean; 0 to use the whole budget.
     pub relative_half_width: f64,
-    /// Stop after about this many events (batch completions).
-    pub max_events: u64,
+    /// Stop after about this many request steps (each request of each batch is one).
+    pub max_steps: u64,
     /// Routing state in which all requests wait at the start.
     pub start: usize,
 }
 
 impl Default for SimulationOptions {
     fn default() -> Self {
-        Self { seed: 1, confidence: 0.95, relative_half_width: 0.0005, max_events: 20_000_000, start: 0 }
+        Self { seed: 1, confidence: 0.95, relative_half_width: 0.0005, max_steps: 50_000_000, start: 0 }
     }
 }
 
@@ -52,13 +52,16 @@ pub struct Simulation {
     pub measures: Measures,
     /// Confidence of the interval.
     pub confidence: f64,
-    /// Events simulated after the warm-up.
-    pub events: u64,
+    /// Request steps simulated, the warm-up included.
+    pub steps: u64,
     /// Seed used.
     pub seed: u64,
     /// Tokens per second in each window, for paired comparisons between runs with the same seed.
     #[serde(skip)]
     pub windows: Vec<f64>,
+    /// Length of a window in quanta.
+    #[serde(skip)]
+    pub window_quanta: u64,
 }
 
 /// Simulates `model` under `thresholds`.
@@ -74,7 +77,6 @@ pub fn simulate(model: &Model, thresholds: &Thresholds, options: &SimulationOpti
     let mut length = 25 * slowest;
     let mut ignored = Totals::new(model.models());
     system.run(4 * length, &mut ignored);
-    let warm_up_events = system.events;
     let mut totals = Totals::new(model.models());
     let mut windows: Vec<f64> = Vec::with_capacity(2 * WINDOWS);
     loop {
@@ -89,25 +91,26 @@ pub fn simulate(model: &Model, thresholds: &Thresholds, options: &SimulationOpti
         let throughput = interval(&windows, options.confidence);
         let precise = throughput.half_width <= options.relative_half_width * throughput.mean;
         // The next round doubles the run: stop when that would overshoot the budget.
-        if precise || system.events * 2 > options.max_events.max(1) {
+        if precise || system.steps * 2 > options.max_steps {
             return Ok(Simulation {
                 thresholds: thresholds.clone(),
                 throughput,
                 measures: totals.measures(model),
                 confidence: options.confidence,
-                events: system.events - warm_up_events,
+                steps: system.steps,
                 seed: options.seed,
                 windows,
+                window_quanta: length,
             });
         }
     }
 }
 
-/// Interval of the difference in throughput `a - b` of two runs with the same seed and number of events, from paired
-/// windows. `None` when the runs have windows of different lengths in number.
+/// Interval of the difference in throughput `a - b` of two runs over the same draws, from paired windows. `None` when the
+/// runs have different seeds or lengths.
 #[must_use]
 pub fn paired_difference(a: &Simulation, b: &Simulation) -> Option<Estimate> {
-    if a.windows.len() != b.windows.len() || a.seed != b.seed {
+    if a.windows.len() != b.windows.len() || a.window_quanta != b.window_quanta || a.seed != b.seed {
         return None;
     }
     let differences: Vec<f64> = a.windows.iter().zip(&b.windows).map(|(x, y)| x - y).collect();
@@ -118,7 +121,7 @@ fn check(model: &Model, options: &SimulationOptions) -> Result<(), Error> {
     if !(options.confidence > 0.0 && options.confidence < 1.0) {
         return Err(Error::option("confidence", options.confidence.to_string(), "above 0 and below 1"));
     }
-    if !(options.relative_half_width >= 0.0) {
+    if options.relative_half_width.is_nan() || options.relative_half_width < 0.0 {
         return Err(Error::option("relative half width", options.relative_half_width.to_string(), "0 or above"));
     }
     if options.start >= model.routing_states() {

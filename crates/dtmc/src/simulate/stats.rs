@@ -37,7 +37,7 @@ pub(crate) fn interval(values: &[f64], confidence: f64) -> Estimate {
     Estimate { mean, half_width: quantile * (variance / count).sqrt() }
 }
 
-/// Quantile of Student's distribution: Newton steps on the distribution function from the normal quantile.
+/// Quantile of Student's distribution: bisection on the distribution function.
 pub(crate) fn student_quantile(p: f64, freedom: f64) -> f64 {
     if p < 0.5 {
         return -student_quantile(1.0 - p, freedom);
@@ -89,10 +89,10 @@ fn incomplete_beta(x: f64, a: f64, b: f64) -> f64 {
     front * fraction
 }
 
-/// Logarithm of the gamma function: Stirling's series after shifting the argument above 10.
+/// Logarithm of the gamma function: Stirling's series after shifting the argument above 20.
 fn ln_gamma(mut x: f64) -> f64 {
     let mut shift = 0.0;
-    while x < 10.0 {
+    while x < 20.0 {
         shift -= x.ln();
         x += 1.0;
     }

@@ -47,11 +47,7 @@ impl Process {
 /// Explores every state that some sequence of decisions reaches.
 pub(super) fn build(model: &Model, options: &SolveOptions) -> Result<Process, Error> {
     let layout = Layout::new(model)?;
-    if layout.bits <= 64 {
-        explore::<u64>(model, layout, options)
-    } else {
-        explore::<u128>(model, layout, options)
-    }
+    if layout.bits <= 64 { explore::<u64>(model, layout, options) } else { explore::<u128>(model, layout, options) }
 }
 
 struct Exploration<K> {
@@ -138,10 +134,18 @@ impl<K: Key> Exploration<K> {
             quanta += weight * f64::from(event.elapsed);
             let running = &self.explorer.layout.running;
             tokens += weight
-                * running.iter().zip(&self.tokens_per_step).map(|(f, t)| f64::from(f.get(event.finished)) * t).sum::<f64>();
+                * running
+                    .iter()
+                    .zip(&self.tokens_per_step)
+                    .map(|(f, t)| f64::from(f.get(event.finished)) * t)
+                    .sum::<f64>();
             let bytes = self.limits.bytes;
             let Some((deltas, probs)) = self.explorer.arrivals(event.finished, bytes) else {
-                return Err(Error::option("certificate", "a routing distribution beyond the memory limit", "fewer requests"));
+                return Err(Error::option(
+                    "certificate",
+                    "a routing distribution beyond the memory limit",
+                    "fewer requests",
+                ));
             };
             for (&delta, &p) in deltas.iter().zip(probs) {
                 let target = event.base + delta;

@@ -9,7 +9,7 @@
 mod build;
 
 use crate::stationary::{CutSet, Krylov, gmres};
-use crate::{Error, Method, Model, SolveOptions, StateView, Thresholds, Tolerance, TransitionMatrix, classes};
+use crate::{Error, Model, SolveOptions, StateView, Thresholds, TransitionMatrix, classes};
 use build::Process;
 use serde::Serialize;
 
@@ -91,7 +91,7 @@ pub fn certify(model: &Model, thresholds: &Thresholds, options: &SolveOptions) -
         states: process.states(),
         actions: process.actions.len(),
         rounds,
-        departure_share: departures.iter().map(|departure| departure.share).sum(),
+        departure_share: departures.iter().fold(0.0, |sum, departure| sum + departure.share),
         departures,
     })
 }
@@ -112,12 +112,14 @@ impl Evaluated {
                 let state = found.recurrent.get(index).and_then(|class| class.first());
                 state.map_or_else(String::new, |&state| format!("[{}]", process.views[state as usize]))
             };
-            return Err(Error::SeveralClasses { classes: found.recurrent.len(), first: example(0), second: example(1) });
+            return Err(Error::SeveralClasses {
+                classes: found.recurrent.len(),
+                first: example(0),
+                second: example(1),
+            });
         };
         let restricted = matrix.restrict(class);
-        let method = if matches!(options.method, Method::Auto) { Method::Auto } else { options.method };
-        let tolerance = Tolerance { residual: options.tolerance.residual.min(1e-12), ..options.tolerance };
-        let stationary = method.solver(restricted.len()).solve(&restricted, tolerance)?;
+        let stationary = options.method.solver(restricted.len()).solve(&restricted, options.tolerance)?;
         let mut shares = vec![0.0; process.states()];
         let (mut tokens, mut quanta) = (0.0, 0.0);
         for (&state, &mass) in class.iter().zip(&stationary.pi) {
@@ -147,10 +149,8 @@ fn policy_matrix(process: &Process, policy: &[usize]) -> TransitionMatrix {
 /// Solves `h = tokens - gain * quanta + P h` (up to a constant) on the cut set, then everywhere.
 fn relative_values(process: &Process, policy: &[usize], matrix: &TransitionMatrix, gain: f64) -> Vec<f64> {
     let cut = CutSet::new(matrix);
-    let reward: Vec<f64> = policy
-        .iter()
-        .map(|&action| process.actions[action].tokens - gain * process.actions[action].quanta)
-        .collect();
+    let reward: Vec<f64> =
+        policy.iter().map(|&action| process.actions[action].tokens - gain * process.actions[action].quanta).collect();
     let nothing = vec![0.0; reward.len()];
     let pull = |on_cut: &mut [f64], reward: &[f64]| {
         let mut values = vec![0.0; reward.len()];

@@ -1,48 +1,57 @@
-//! Sparse LU of `I - P^T` without its last state, whose weight is fixed to one.
+//! Sparse LU of `I - P^T` without one state, whose weight is fixed to one. That state has to be a frequent one: without a
+//! state that is hardly ever visited, what is left is singular to working precision.
 //!
 //! Left-looking elimination by columns (Gilbert and Peierls, 1988) in a minimum-degree order. Every column of `I - P^T` is
 //! diagonally dominant, so the diagonal is a safe pivot and the symmetric order can be chosen for sparsity alone.
 
+use super::{Tolerance, power};
 use crate::TransitionMatrix;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
+/// Lazy power steps after which the heaviest state is taken as the reference.
+const SCOUTING: usize = 200;
+
 /// Stationary weights (not normalised) of an irreducible chain.
 pub(super) fn solve(matrix: &TransitionMatrix) -> Vec<f64> {
-    let size = matrix.len() - 1;
-    let order = minimum_degree(matrix, size);
+    let reference = frequent_state(matrix);
+    let order = minimum_degree(matrix, reference);
     let mut position = vec![usize::MAX; matrix.len()];
     for (new, &old) in order.iter().enumerate() {
         position[old] = new;
     }
     let factors = Factors::new(matrix, &order, &position);
-    // Equation of state i: x_i - sum_j x_j P_ji = P_last,i with x_last = 1.
-    let mut x = vec![0.0; size];
-    let (columns, probs) = matrix.row(size);
-    for (&column, &p) in columns.iter().zip(probs).filter(|&(&column, _)| column as usize != size) {
+    // Equation of state i: x_i - sum_j x_j P_ji = P_reference,i with x_reference = 1.
+    let mut x = vec![0.0; order.len()];
+    let (columns, probs) = matrix.row(reference);
+    for (&column, &p) in columns.iter().zip(probs).filter(|&(&column, _)| column as usize != reference) {
         x[position[column as usize]] += p;
     }
     factors.solve(&mut x);
-    let mut weights: Vec<f64> = (0..size).map(|state| x[position[state]]).collect();
-    weights.push(1.0);
-    weights
+    position.iter().map(|&at| if at == usize::MAX { 1.0 } else { x[at] }).collect()
+}
+
+fn frequent_state(matrix: &TransitionMatrix) -> usize {
+    let scouting = Tolerance { residual: 0.0, iterations: SCOUTING };
+    let (mass, _) = power::iterate(matrix, scouting);
+    mass.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(state, _)| state)
 }
 
 /// Elimination order that greedily takes the state with the fewest neighbours in the graph of what is left.
-fn minimum_degree(matrix: &TransitionMatrix, size: usize) -> Vec<usize> {
-    let mut neighbours = vec![BTreeSet::new(); size];
-    for state in 0..size {
-        for &column in matrix.row(state).0 {
-            let other = column as usize;
-            if other < size && other != state {
+fn minimum_degree(matrix: &TransitionMatrix, reference: usize) -> Vec<usize> {
+    let mut neighbours = vec![BTreeSet::new(); matrix.len()];
+    for state in (0..matrix.len()).filter(|&state| state != reference) {
+        for other in matrix.row(state).0.iter().map(|&column| column as usize) {
+            if other != reference && other != state {
                 neighbours[state].insert(other);
                 neighbours[other].insert(state);
             }
         }
     }
-    let mut queue: BinaryHeap<_> = (0..size).map(|state| Reverse((neighbours[state].len(), state))).collect();
-    let mut done = vec![false; size];
-    let mut order = Vec::with_capacity(size);
+    let states = (0..matrix.len()).filter(|&state| state != reference);
+    let mut queue: BinaryHeap<_> = states.map(|state| Reverse((neighbours[state].len(), state))).collect();
+    let mut done = vec![false; matrix.len()];
+    let mut order = Vec::with_capacity(matrix.len());
     while let Some(Reverse((degree, state))) = queue.pop() {
         if done[state] || degree != neighbours[state].len() {
             continue;
@@ -70,8 +79,11 @@ struct Factors {
 impl Factors {
     fn new(matrix: &TransitionMatrix, order: &[usize], position: &[usize]) -> Self {
         let size = order.len();
-        let mut factors =
-            Self { lower: Vec::with_capacity(size), upper: Vec::with_capacity(size), diagonal: Vec::with_capacity(size) };
+        let mut factors = Self {
+            lower: Vec::with_capacity(size),
+            upper: Vec::with_capacity(size),
+            diagonal: Vec::with_capacity(size),
+        };
         let mut values = vec![0.0; size];
         let mut mark = vec![usize::MAX; size];
         for (pivot, &state) in order.iter().enumerate() {

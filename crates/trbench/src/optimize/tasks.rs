@@ -1,0 +1,226 @@
+//! What was asked for, computed.
+
+use super::args::OptimizeArgs;
+use super::explain::{Card, card};
+use super::input::Inputs;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use tokenrouter_dtmc::{
+    Answer, Candidate, Certificate, Chain, Coarse, Evaluation, Model, QuantumStudy, SearchOptions, SearchResult,
+    Spread, TableRow, Thresholds, Uncertainty, best_within_time_per_token, certify, evaluate, optimize_with_progress,
+    propagate, quantum_study, solve, threshold_table_rows,
+};
+
+/// Largest relative error for which a coarser quantum answers instead of the simulator.
+const COARSE_TOLERANCE: f64 = 1e-3;
+/// Halvings of a quantum study.
+const HALVINGS: usize = 12;
+/// Most near-ties whose uncertainty is compared.
+const COMPARED: usize = 12;
+
+/// A request that contradicts itself or the model.
+#[derive(Debug)]
+pub(super) struct BadRequest(pub(super) String);
+
+impl std::fmt::Display for BadRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadRequest {}
+
+/// Everything that is printed.
+pub(super) struct Answers {
+    pub(super) model: Model,
+    pub(super) notes: Vec<String>,
+    /// Best first; a single one when a vector was given.
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) search: Option<SearchResult>,
+    pub(super) coarse: Option<Coarse>,
+    pub(super) table: Option<Vec<TableRow>>,
+    pub(super) within_latency: Option<TableRow>,
+    pub(super) certificate: Option<Certificate>,
+    pub(super) study: Option<QuantumStudy>,
+    pub(super) spreads: Option<Vec<Spread>>,
+    pub(super) card: Option<Card>,
+    pub(super) chain: Option<Chain>,
+}
+
+impl Answers {
+    pub(super) fn best(&self) -> &Candidate {
+        &self.candidates[0]
+    }
+}
+
+pub(super) fn run(args: &OptimizeArgs, inputs: Inputs) -> anyhow::Result<Answers> {
+    let Inputs { model, thresholds, search: options, mut notes } = inputs;
+    check_plot(args, &model, thresholds.is_some())?;
+    let (mut search, mut coarse) = (None, None);
+    let candidates = match &thresholds {
+        Some(thresholds) => {
+            let (candidate, from) = one(args, &model, thresholds, &options, &mut notes)?;
+            coarse = from;
+            vec![candidate]
+        }
+        None => {
+            let bar = Bar::new("thresholds");
+            let mut found = optimize_with_progress(&model, &options, &|done, total| bar.set(done, total))?;
+            if !found.exhaustive {
+                notes.push(format!(
+                    "{} of {} feasible vectors were looked at: this is a search and can miss the best",
+                    found.evaluated, found.feasible
+                ));
+            }
+            let candidates = std::mem::take(&mut found.candidates);
+            search = Some(found);
+            candidates
+        }
+    };
+    let best = candidates[0].thresholds().clone();
+    let spreads = spreads(args, &model, search.as_ref(), &candidates, &options)?;
+    let (table, within_latency) = table(args, &model, &options)?;
+    let certificate = if args.certify { Some(certify(&model, &best, &options.solve)?) } else { None };
+    let study = match args.delta_study {
+        Some(tolerance) => Some(quantum_study(&model, &best, tolerance, HALVINGS, &options.solve)?),
+        None => None,
+    };
+    let card = if args.explain { Some(card(&model, &best, &options.solve)?) } else { None };
+    let chain = if args.export.is_some() { Some(Chain::build(&model, &best, &options.solve)?) } else { None };
+    notes.extend(model.notes().iter().cloned());
+    Ok(Answers {
+        model,
+        notes,
+        candidates,
+        search,
+        coarse,
+        table,
+        within_latency,
+        certificate,
+        study,
+        spreads,
+        card,
+        chain,
+    })
+}
+
+fn check_plot(args: &OptimizeArgs, model: &Model, single: bool) -> anyhow::Result<()> {
+    if args.plot.is_some() && single {
+        return Err(BadRequest("`--plot` draws a search; leave out `--thresholds`".to_owned()).into());
+    }
+    if args.plot_over.len() > 2 || args.plot_over.iter().any(|&index| index >= model.models()) {
+        let last = model.models() - 1;
+        return Err(BadRequest(format!("`--plot-over` takes one or two models from 0 to {last}")).into());
+    }
+    Ok(())
+}
+
+/// One vector by the surest affordable way, with a note when that is not the exact chain.
+fn one(
+    args: &OptimizeArgs,
+    model: &Model,
+    thresholds: &Thresholds,
+    options: &SearchOptions,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<(Candidate, Option<Coarse>)> {
+    if args.exact {
+        return Ok((solve(model, thresholds, &options.solve)?.into(), None));
+    }
+    match evaluate(model, thresholds, COARSE_TOLERANCE, &options.solve, &options.simulation)? {
+        Evaluation::Direct(answer) => {
+            if let Answer::Simulated(simulation) = &answer {
+                notes.push(format!(
+                    "the exact chain is too large, so the simulator answered ({} request steps, {} % confidence); `--exact` refuses \
+                     with the size instead",
+                    simulation.steps,
+                    100.0 * simulation.confidence
+                ));
+            }
+            Ok((Candidate { answer }, None))
+        }
+        Evaluation::Coarse(coarse) => {
+            notes.push(format!(
+                "the exact chain is too large, so the chain with a quantum of {:.4} ms answered; estimated error {:.3} %",
+                coarse.quantum_ms,
+                100.0 * coarse.relative_error
+            ));
+            Ok((coarse.solution.clone().into(), Some(coarse)))
+        }
+    }
+}
+
+fn spreads(
+    args: &OptimizeArgs,
+    model: &Model,
+    search: Option<&SearchResult>,
+    candidates: &[Candidate],
+    options: &SearchOptions,
+) -> anyhow::Result<Option<Vec<Spread>>> {
+    if args.latency_error.is_empty() && args.routing_samples.is_empty() {
+        return Ok(None);
+    }
+    let latency_relative_error =
+        if args.latency_error.is_empty() { vec![0.0; model.models()] } else { args.latency_error.clone() };
+    let routing_samples = if args.routing_samples.is_empty() {
+        vec![None; model.routing_states()]
+    } else {
+        args.routing_samples.iter().copied().map(Some).collect()
+    };
+    let uncertainty = Uncertainty {
+        latency_relative_error,
+        routing_samples,
+        draws: args.draws,
+        seed: args.seed,
+        confidence: args.confidence,
+    };
+    // The near-ties, and at least the runner-up.
+    let compared = search.map_or(1, |found| found.near_ties.max(5)).min(COMPARED).min(candidates.len());
+    let vectors: Vec<Thresholds> =
+        candidates[..compared].iter().map(|candidate| candidate.thresholds().clone()).collect();
+    Ok(Some(propagate(model, &vectors, &uncertainty, &options.solve)?))
+}
+
+/// The table for every active count, and its best row within a latency bound.
+fn table(
+    args: &OptimizeArgs,
+    model: &Model,
+    options: &SearchOptions,
+) -> anyhow::Result<(Option<Vec<TableRow>>, Option<TableRow>)> {
+    if !args.table && args.max_time_per_token_ms.is_none() {
+        return Ok((None, None));
+    }
+    let bar = Bar::new("active counts");
+    let rows = threshold_table_rows(model, options, &|done, total| bar.set(done, total))?;
+    let within = match args.max_time_per_token_ms {
+        Some(bound) => Some(best_within_time_per_token(&rows, bound)?.clone()),
+        None => None,
+    };
+    Ok((args.table.then_some(rows), within))
+}
+
+/// A progress bar on a terminal, nothing elsewhere.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new(what: &str) -> Self {
+        let target =
+            if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(0), target);
+        if let Ok(style) = ProgressStyle::with_template("{msg} {bar:32} {pos}/{len} {elapsed}") {
+            bar.set_style(style);
+        }
+        bar.set_message(what.to_owned());
+        Self(bar)
+    }
+
+    fn set(&self, done: usize, total: usize) {
+        self.0.set_length(total as u64);
+        self.0.set_position(done as u64);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
