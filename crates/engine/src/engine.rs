@@ -1,6 +1,7 @@
 //! The engine: loads models, starts one subserver per model, takes requests, gives out token streams.
 
 mod launch;
+mod thresholds;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -31,7 +32,7 @@ pub enum EngineError {
         /// The model's name.
         name: String,
         /// Why.
-        source: ModelError,
+        source: Box<ModelError>,
     },
     /// The configuration is valid, but not for these models.
     #[error("{0}")]

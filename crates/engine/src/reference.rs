@@ -37,7 +37,7 @@ pub fn generate(
     loop {
         assert!(pools[at].grow(&mut tables[at], log.len()), "the reference loop needs KV for one whole request");
         batch.clear();
-        batch.push(id, request, computed[at], &log[computed[at]..], &tables[at], true);
+        batch.push(id, request, (computed[at], &log[computed[at]..]), &tables[at], true);
         models[at].runner.forward(&batch, &mut outputs)?;
         computed[at] = log.len();
         let output = &outputs[0];

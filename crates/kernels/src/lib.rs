@@ -1,1 +1,55 @@
-//! kernels
+//! Hot loops of the serving engine on the CPU.
+//!
+//! Every kernel exists once, as plain Rust over arrays of 16 lanes, and is compiled for each instruction set that is
+//! chosen at run time ([`Isa`]); the integer products also have an AVX-512 VNNI version. All versions use fused
+//! multiply-adds in the same order, so their results are equal to the last bit, and a row's result never depends on the
+//! batch it is in, on the tile it falls in, or on the number of threads.
+//!
+//! This is the only crate that may use `unsafe`.
+
+mod attention;
+mod decoder;
+mod isa;
+mod matrix;
+mod ops;
+mod pool;
+mod quantize;
+
+pub use attention::KvCache;
+pub use decoder::{Decoder, DecoderConfig, LayerWeights, RowInput};
+pub use isa::Isa;
+pub use matrix::{BlockKind, PackedMatrix};
+pub use ops::{argmax, entropy};
+pub use pool::Pool;
+pub use quantize::Activations;
+
+/// Lanes of a tile: outputs that are computed side by side.
+pub const LANES: usize = 16;
+
+/// Something was given that the kernels cannot work with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A shape does not fit.
+    #[error("{what} is {got}, expected {expected}")]
+    Shape {
+        /// What has the shape.
+        what: &'static str,
+        /// What it is.
+        got: usize,
+        /// What is allowed.
+        expected: String,
+    },
+    /// Threads could not be started.
+    #[error("cannot start {threads} threads: {reason}")]
+    Threads {
+        /// How many.
+        threads: usize,
+        /// Why not.
+        reason: String,
+    },
+}
+
+pub(crate) fn check(what: &'static str, got: usize, ok: bool, expected: impl Into<String>) -> Result<(), Error> {
+    if ok { Ok(()) } else { Err(Error::Shape { what, got, expected: expected.into() }) }
+}

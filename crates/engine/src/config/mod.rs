@@ -177,10 +177,13 @@ pub enum ThresholdConfig {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProfileConfig {
-    /// Step time of each model in milliseconds, for any batch size.
-    pub latencies_ms: Vec<f64>,
-    /// `routing[i][j]`: probability that a step on model `i` sends the request to model `j`. Rows sum to 1.
-    pub routing: Vec<Vec<f64>>,
+    /// Step time of each model in milliseconds: a number, or a list by batch size. Emulated models bring their own.
+    #[serde(default)]
+    pub latencies_ms: Option<Vec<LatencyProfile>>,
+    /// `routing[i][j]`: probability that a step on model `i` sends the request to model `j`; rows sum to 1. Random
+    /// routing brings its own.
+    #[serde(default)]
+    pub routing: Option<Vec<Vec<f64>>>,
     /// `commit[i][j]`: tokens committed by such a step; 1 everywhere when absent.
     #[serde(default)]
     pub commit: Option<Vec<Vec<f64>>>,
@@ -199,21 +202,8 @@ fn default_quantum() -> f64 {
 pub struct KvConfig {
     /// Budget over all models, in MiB. It is divided so that every model holds the same number of tokens.
     pub memory_mib: usize,
-    /// Tokens per block.
+    /// Tokens per block: 16, 32 or 64.
     pub block_size: usize,
-    /// Element type of the native runner's cache: `f32` or `f16`.
-    pub dtype: KvDtype,
-}
-
-/// Element type of cached keys and values.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum KvDtype {
-    /// 32-bit floats.
-    F32,
-    /// IEEE half precision.
-    #[default]
-    F16,
 }
 
 /// The HTTP server.
@@ -250,7 +240,7 @@ impl Default for BatchingConfig {
 
 impl Default for KvConfig {
     fn default() -> Self {
-        Self { memory_mib: 1024, block_size: 16, dtype: KvDtype::F16 }
+        Self { memory_mib: 1024, block_size: 16 }
     }
 }
 
@@ -321,8 +311,8 @@ impl Config {
         if self.system.max_active == 0 || self.system.max_active > 4096 {
             return Err(("max_active", format!("`max_active` is {}, allowed are 1 to 4096", self.system.max_active)));
         }
-        if ![8, 16, 32, 64].contains(&self.kv.block_size) {
-            return Err(("block_size", format!("`block_size` is {}, allowed are 8, 16, 32, 64", self.kv.block_size)));
+        if ![16, 32, 64].contains(&self.kv.block_size) {
+            return Err(("block_size", format!("`block_size` is {}, allowed are 16, 32, 64", self.kv.block_size)));
         }
         Ok(())
     }
@@ -334,10 +324,6 @@ impl Config {
         }
         match &batching.thresholds {
             ThresholdConfig::Eager => Ok(()),
-            ThresholdConfig::Auto if batching.profile.is_none() && !self.is_emulated() => Err((
-                "thresholds",
-                "`thresholds: auto` needs `batching.profile` (latencies_ms, routing, commit) to compute with".into(),
-            )),
             ThresholdConfig::Auto => Ok(()),
             ThresholdConfig::Fixed(vector) => {
                 crate::scheduler::check_thresholds(vector, self.models.len(), self.system.max_active)

@@ -8,14 +8,15 @@ use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use candle_core::Device;
+use tokenrouter_kernels::Pool;
 
-use super::{Engine, EngineError, Inner, LaunchInfo};
-use crate::config::{Config, DeviceConfig, EmulatedConfig, KvDtype, ModelConfig, RunnerKind, ThresholdConfig};
+use super::{Engine, EngineError, Inner, LaunchInfo, thresholds};
+use crate::config::{Config, DeviceConfig, EmulatedConfig, ModelConfig, RunnerKind};
 use crate::model::{Decoder, ModelError, ModelFiles};
 use crate::routing::registry::{self, SystemView};
 use crate::routing::{RoutingPolicy, SignalNeeds};
-use crate::runner::{CandleRunner, EmulatedModel, EmulatedRunner, ModelRunner};
-use crate::scheduler::{Core, CoreConfig, ThresholdTable};
+use crate::runner::{CandleRunner, EmulatedModel, EmulatedRunner, ModelRunner, NativeRunner};
+use crate::scheduler::{Core, CoreConfig};
 use crate::subserver::{Inbound, Shared, Streams, Subserver};
 use crate::tokenizer::TextCodec;
 
@@ -23,6 +24,8 @@ use crate::tokenizer::TextCodec;
 const EMULATED_VOCAB: usize = 32_000;
 /// Tokens that an emulated model's KV cache holds.
 const EMULATED_KV_TOKENS: usize = 1 << 20;
+/// Bytes of a cached key or value element.
+const KV_ELEMENT: usize = 4;
 /// Room in an inbox per active request, and on top of it.
 const INBOX_PER_REQUEST: usize = 4;
 const INBOX_EXTRA: usize = 1024;
@@ -49,7 +52,7 @@ pub(super) fn launch(config: &Config) -> Result<Engine, EngineError> {
         0 => common.context.min(kv_blocks * block_size),
         limit => limit.min(common.context).min(kv_blocks * block_size),
     };
-    let thresholds = Arc::new(threshold_table(config)?);
+    let thresholds = Arc::new(thresholds::table(config, &*policy)?);
     let (threads, mut warnings) = divide_threads(config);
     let runners = load_runners(config, files, policy.needs(), (kv_blocks, block_size), &threads)?;
     let max_active = config.system.max_active;
@@ -90,6 +93,7 @@ pub(super) fn launch(config: &Config) -> Result<Engine, EngineError> {
             streams: Arc::clone(&streams),
             shared,
             outbox: names.iter().map(|_| VecDeque::new()).collect(),
+            core_id: settings.cores.as_ref().filter(|_| threads[model] == 1).and_then(|cores| cores.first().copied()),
             epoch,
         };
         engine_threads.push(spawn(subserver, &names[model], &streams, &healthy)?);
@@ -158,7 +162,7 @@ fn describe(name: &str, model: &ModelConfig, threads: usize) -> String {
 fn open_models(config: &Config) -> Result<Vec<ModelFiles>, EngineError> {
     let real = config.models.iter().filter(|(_, model)| model.emulated.is_none());
     real.map(|(name, model)| {
-        ModelFiles::open(model).map_err(|source| EngineError::Model { name: name.clone(), source })
+        ModelFiles::open(model).map_err(|source| EngineError::Model { name: name.clone(), source: Box::new(source) })
     })
     .collect()
 }
@@ -200,12 +204,7 @@ fn plan_kv(config: &Config, files: &[ModelFiles], context: usize) -> Result<usiz
     if files.is_empty() {
         return Ok(useful.min(EMULATED_KV_TOKENS / block_size));
     }
-    let bytes_per_token: usize = config
-        .models
-        .values()
-        .zip(files)
-        .map(|(model, file)| file.arch.kv_elements_per_token() * kv_element_size(config, model))
-        .sum();
+    let bytes_per_token: usize = files.iter().map(|file| file.arch.kv_elements_per_token() * KV_ELEMENT).sum();
     let affordable = config.kv.memory_mib * (1 << 20) / (bytes_per_token * block_size);
     if affordable == 0 {
         return Err(EngineError::Unusable(format!(
@@ -215,24 +214,6 @@ fn plan_kv(config: &Config, files: &[ModelFiles], context: usize) -> Result<usiz
         )));
     }
     Ok(useful.min(affordable))
-}
-
-fn kv_element_size(config: &Config, model: &ModelConfig) -> usize {
-    match (model.runner, config.kv.dtype) {
-        (RunnerKind::Native, KvDtype::F16) => 2,
-        _ => 4,
-    }
-}
-
-fn threshold_table(config: &Config) -> Result<ThresholdTable, EngineError> {
-    let models = config.models.len();
-    Ok(match &config.batching.thresholds {
-        ThresholdConfig::Eager => ThresholdTable::eager(models),
-        ThresholdConfig::Fixed(vector) => ThresholdTable::from_vector(vector, config.system.max_active),
-        ThresholdConfig::Auto => {
-            return Err(EngineError::Unusable("auto".into()));
-        }
-    })
 }
 
 /// Threads of each model, and warnings where they are more than the machine's cores.
@@ -274,8 +255,8 @@ fn load_runners(
             .zip(threads)
             .map(|(((name, model), file), threads)| {
                 scope.spawn(move || {
-                    load_runner(config, model, &file, needs, kv, *threads)
-                        .map_err(|source| EngineError::Model { name: name.clone(), source })
+                    load_runner(model, &file, needs, kv, *threads)
+                        .map_err(|source| EngineError::Model { name: name.clone(), source: Box::new(source) })
                 })
             })
             .collect();
@@ -287,13 +268,17 @@ fn load_runners(
 }
 
 fn load_runner(
-    _config: &Config,
     model: &ModelConfig,
     files: &ModelFiles,
     needs: SignalNeeds,
     kv: (usize, usize),
     threads: usize,
 ) -> Result<Box<dyn ModelRunner>, ModelError> {
+    if model.runner == RunnerKind::Native {
+        let pool = Pool::new(threads, model.cores.clone())
+            .map_err(|error| ModelError::invalid(files.weights.path(), error.to_string()))?;
+        return Ok(Box::new(NativeRunner::load(&files.arch, &files.weights, model.dtype, needs, kv, pool)?));
+    }
     let path = files.weights.path();
     let device = match model.device {
         DeviceConfig::Cpu => Device::Cpu,

@@ -63,11 +63,19 @@ pub enum Candidate {
     Drop,
 }
 
+/// A square matrix over models, by rows.
+pub type Matrix = Vec<Vec<f64>>;
+
 /// A routing method.
 pub trait RoutingPolicy: Send + Sync + std::fmt::Debug {
     /// Signals that [`Self::route`] reads.
     fn needs(&self) -> SignalNeeds {
         SignalNeeds::default()
+    }
+
+    /// The routing and commit matrices `(P, C)` of the throughput model, where they follow from the method alone.
+    fn transition_model(&self) -> Option<(Matrix, Matrix)> {
+        None
     }
 
     /// One decision per row, in order, appended to `decisions`. Must be a function of the rows alone.

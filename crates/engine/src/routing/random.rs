@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::registry::{Options, SystemView};
-use super::{Candidate, Decision, RoutingPolicy, RowView};
+use super::{Candidate, Decision, Matrix, RoutingPolicy, RowView};
 use crate::config::RoutingConfig;
 use crate::keyed::{Purpose, draw_unit};
 use crate::request::ModelIndex;
@@ -99,6 +99,27 @@ impl RoutingPolicy for Random {
             };
             if to == row.model { Decision::Stay } else { Decision::Switch(to) }
         }));
+    }
+
+    fn transition_model(&self) -> Option<(Matrix, Matrix)> {
+        match self {
+            Self::Borrow { small, large, probability } => {
+                let (mut routing, mut commits) = (vec![vec![0.0; 2]; 2], vec![vec![0.0; 2]; 2]);
+                routing[*small][*small] = 1.0 - probability;
+                routing[*small][*large] = *probability;
+                routing[*large][*small] = 1.0;
+                commits[*small][*small] = 1.0;
+                commits[*large][*small] = 1.0;
+                Some((routing, commits))
+            }
+            Self::Mixture { cumulative } => {
+                let models = cumulative.len();
+                let mut before = 0.0;
+                let row: Vec<f64> =
+                    cumulative.iter().map(|bound| bound - std::mem::replace(&mut before, *bound)).collect();
+                Some((vec![row; models], vec![vec![1.0; models]; models]))
+            }
+        }
     }
 
     fn send(&self, row: &RowView<'_>, _to: ModelIndex) -> Candidate {

@@ -45,19 +45,18 @@ pub struct MethodEntry {
     /// Checks types and ranges of the options.
     pub check: fn(&RoutingConfig) -> Result<(), String>,
     /// Builds the policy.
-    pub build: fn(&RoutingConfig, &SystemView) -> Result<Box<dyn RoutingPolicy>, String>,
+    pub build: Build,
 }
+
+/// Constructor of a policy from its options.
+pub type Build = fn(&RoutingConfig, &SystemView) -> Result<Box<dyn RoutingPolicy>, String>;
 
 /// Options of a method: a plain struct with defaults and a range check.
 pub(super) trait Options: Serialize + DeserializeOwned + JsonSchema + Default {
     fn check(&self) -> Result<(), String>;
 }
 
-const fn entry<O: Options>(
-    name: &'static str,
-    summary: &'static str,
-    build: fn(&RoutingConfig, &SystemView) -> Result<Box<dyn RoutingPolicy>, String>,
-) -> MethodEntry {
+const fn entry<O: Options>(name: &'static str, summary: &'static str, build: Build) -> MethodEntry {
     MethodEntry {
         name,
         summary,

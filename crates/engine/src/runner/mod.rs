@@ -2,10 +2,12 @@
 
 mod candle;
 mod emulated;
+mod native;
 pub(crate) mod sampler;
 
 pub use candle::CandleRunner;
 pub use emulated::{EmulatedModel, EmulatedRunner};
+pub use native::NativeRunner;
 
 use crate::routing::Signals;
 use crate::scheduler::Batch;
@@ -26,6 +28,9 @@ pub enum RunnerError {
     /// In candle.
     #[error("forward pass failed: {0}")]
     Tensor(#[from] candle_core::Error),
+    /// In the CPU kernels.
+    #[error("forward pass failed: {0}")]
+    Native(#[from] tokenrouter_kernels::Error),
 }
 
 /// Computes steps of one model over its own KV cache.

@@ -59,13 +59,12 @@ impl Batch {
         self.tokens.len()
     }
 
-    /// Adds a row.
+    /// Adds a row with its new tokens, which begin at position `start`.
     pub fn push(
         &mut self,
         id: RequestId,
         request: &Arc<Request>,
-        start: usize,
-        new: &[u32],
+        (start, new): (usize, &[u32]),
         blocks: &[BlockId],
         sample: bool,
     ) {

@@ -200,9 +200,9 @@ impl Core {
         self.running = true;
         self.stats.record_launch(self.batch.rows().len(), self.batch.total_tokens());
         if full {
-            self.stats.launches_full += 1
+            self.stats.launches_full += 1;
         } else {
-            self.stats.launches_timeout += 1
+            self.stats.launches_timeout += 1;
         }
         Next::Launch
     }
@@ -302,7 +302,13 @@ impl Core {
             budget -= take;
             let end = sequence.computed + take;
             let new = &sequence.log[sequence.computed..end];
-            self.batch.push(id, &sequence.request, sequence.computed, new, &sequence.blocks, end == sequence.log.len());
+            self.batch.push(
+                id,
+                &sequence.request,
+                (sequence.computed, new),
+                &sequence.blocks,
+                end == sequence.log.len(),
+            );
             if let Place::Ready(since) = sequence.place {
                 let waited = now.saturating_sub(since);
                 sequence.stats.admission_wait += waited;

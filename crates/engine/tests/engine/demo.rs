@@ -8,12 +8,12 @@ use tokenrouter_engine::config::ModelConfig;
 use tokenrouter_engine::model::ModelFiles;
 use tokenrouter_engine::tokenizer::ChatMessage;
 
-pub fn files() -> ModelFiles {
+pub(crate) fn files() -> ModelFiles {
     let config = ModelConfig { source: Some("demo".into()), ..ModelConfig::default() };
     ModelFiles::open(&config).unwrap_or_else(|error| panic!("{error}"))
 }
 
-pub fn fixture(name: &str) -> Value {
+pub(crate) fn fixture(name: &str) -> Value {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
     serde_json::from_str(&std::fs::read_to_string(path).expect("a fixture")).expect("valid JSON")
 }

@@ -7,8 +7,11 @@ use candle_core::{Device, Tensor};
 use serde_json::{Value, json};
 use tokenrouter_engine::config::{ModelConfig, WeightDtype};
 use tokenrouter_engine::model::{Decoder, ModelFiles};
+use tokenrouter_engine::routing::SignalNeeds;
+use tokenrouter_engine::runner::NativeRunner;
 use tokenrouter_engine::scheduler::Batch;
 use tokenrouter_engine::{Request, RequestId, SamplingParams};
+use tokenrouter_kernels::Pool;
 
 use crate::tiny;
 
@@ -52,18 +55,46 @@ fn oracle(family: &str, config: &Value, tensors: &std::collections::HashMap<Stri
     }
 }
 
-fn load(config: &Value, seed: u64) -> (Decoder, std::collections::HashMap<String, Tensor>) {
+/// One of our two implementations.
+enum Model {
+    Candle(Decoder),
+    Native(Box<NativeRunner>),
+}
+
+impl Model {
+    /// Logits of the rows that sample.
+    fn step(&mut self, batch: &Batch) -> Vec<Vec<f32>> {
+        match self {
+            Self::Candle(decoder) if batch.rows().iter().any(|row| row.sample) => {
+                decoder.forward(batch).and_then(|t| t.to_vec2()).expect("logits")
+            }
+            Self::Candle(decoder) => {
+                decoder.prefill(batch).expect("prefill");
+                Vec::new()
+            }
+            Self::Native(runner) => {
+                runner.logits(batch).expect("logits").chunks(tiny::VOCAB).map(<[f32]>::to_vec).collect()
+            }
+        }
+    }
+}
+
+/// The tensors, and the models that both implementations make of them, the native one on one thread and on two.
+fn load(config: &Value, seed: u64) -> (Vec<Model>, std::collections::HashMap<String, Tensor>) {
     let dir = tempfile::tempdir().expect("a folder");
     let tensors = tiny::tensors(config, seed);
     tiny::write(dir.path(), config, &tensors);
     let settings = ModelConfig { path: Some(dir.path().to_owned()), ..ModelConfig::default() };
     let files = ModelFiles::open(&settings).expect("a valid model");
-    let decoder = Decoder::load(&files.arch, &files.weights, WeightDtype::F32, &Device::Cpu, (BLOCKS, BLOCK));
-    (decoder.expect("loads"), tensors)
-}
-
-fn logits(decoder: &Decoder, batch: &Batch) -> Vec<Vec<f32>> {
-    decoder.forward(batch).and_then(|t| t.to_vec2()).expect("logits")
+    let size = (BLOCKS, BLOCK);
+    let decoder = Decoder::load(&files.arch, &files.weights, WeightDtype::F32, &Device::Cpu, size).expect("loads");
+    let native = |threads| {
+        let pool = Pool::new(threads, None).expect("threads");
+        let needs = SignalNeeds { entropy: true };
+        let runner = NativeRunner::load(&files.arch, &files.weights, WeightDtype::F32, needs, size, pool);
+        Model::Native(Box::new(runner.expect("loads")))
+    };
+    (vec![Model::Candle(decoder), native(1), native(2)], tensors)
 }
 
 #[test]
@@ -75,72 +106,83 @@ fn logits_equal_the_oracle_for_all_families_and_rope_scaling() {
             config["rope_scaling"] = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                 "high_freq_factor": 4.0, "original_max_position_embeddings": 64});
         }
-        let (decoder, tensors) = load(&config, 5);
+        let (models, tensors) = load(&config, 5);
         let want = oracle(config["model_type"].as_str().expect("family"), &config, &tensors);
         let blocks: Vec<u32> = [7, 2, 11].into();
-        let mut worst = 0f32;
-        for (i, want) in want.iter().enumerate() {
-            let mut batch = Batch::default();
-            batch.push(RequestId(0), &request(), i, &tokens(0)[i..=i], &blocks, true);
-            let got = &logits(&decoder, &batch)[0];
-            let argmax = |v: &[f32]| (0..v.len()).max_by(|a, b| v[*a].total_cmp(&v[*b]));
-            assert_eq!(argmax(got), argmax(want), "{family}: greedy token after position {i}");
-            worst = got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(worst, f32::max);
+        for mut model in models {
+            let mut worst = 0f32;
+            for (i, want) in want.iter().enumerate() {
+                let mut batch = Batch::default();
+                batch.push(RequestId(0), &request(), (i, &tokens(0)[i..=i]), &blocks, true);
+                let got = &model.step(&batch)[0];
+                let argmax = |v: &[f32]| (0..v.len()).max_by(|a, b| v[*a].total_cmp(&v[*b]));
+                assert_eq!(argmax(got), argmax(want), "{family}: greedy token after position {i}");
+                worst = got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(worst, f32::max);
+            }
+            assert!(worst < 2e-5, "{family}: largest difference {worst}");
         }
-        assert!(worst < 2e-5, "{family}: largest difference {worst}");
     }
 }
 
 #[test]
 fn a_row_does_not_depend_on_its_batch_nor_on_chunks() {
     for family in ["llama", "qwen2", "qwen3"] {
-        let (decoder, _) = load(&tiny::config(family), 9);
-        let tables: [Vec<u32>; 3] = [vec![0, 5, 9], vec![1, 6, 10], vec![2, 7, 11]];
-        // Alone, token by token.
-        let mut alone = Vec::new();
-        for (row, table) in tables.iter().enumerate() {
-            for i in 0..TOKENS {
-                let mut batch = Batch::default();
-                batch.push(RequestId(0), &request(), i, &tokens(row)[i..=i], table, true);
-                if i + 1 == TOKENS {
-                    alone.push(logits(&decoder, &batch).remove(0));
-                } else {
-                    decoder.prefill(&batch).expect("prefill");
-                }
+        let mut natives = Vec::new();
+        for mut model in load(&tiny::config(family), 9).0 {
+            let alone = alone(&mut model);
+            assert_eq!(alone, together(&mut model), "{family}");
+            if matches!(model, Model::Native(_)) {
+                natives.push(alone);
             }
         }
-        // Together, in chunks of different lengths, in other blocks.
-        let tables: [Vec<u32>; 3] = [vec![12, 15, 18], vec![13, 16, 19], vec![14, 17, 20]];
-        let mut done = [0usize; 3];
-        let mut together = vec![Vec::new(); 3];
-        for step in 0.. {
-            let mut batch = Batch::default();
-            let mut finished = Vec::new();
-            for row in 0..3 {
-                let take = (1 + (step * 5 + row * 3) % 9).min(TOKENS - done[row]);
-                if take > 0 {
-                    let end = done[row] + take;
-                    let last = end == TOKENS;
-                    batch.push(RequestId(0), &request(), done[row], &tokens(row)[done[row]..end], &tables[row], last);
-                    done[row] = end;
-                    if last {
-                        finished.push(row);
-                    }
-                }
-            }
-            if batch.rows().is_empty() {
-                break;
-            }
-            if finished.is_empty() {
-                decoder.prefill(&batch).expect("prefill");
-            } else {
-                for (row, logits) in finished.into_iter().zip(logits(&decoder, &batch)) {
-                    together[row] = logits;
-                }
-            }
-        }
-        assert_eq!(alone, together, "{family}");
+        assert_eq!(natives[0], natives[1], "{family}: one thread and two");
     }
+}
+
+/// Last logits of three sequences, one token of one sequence at a time.
+fn alone(model: &mut Model) -> Vec<Vec<f32>> {
+    let tables: [Vec<u32>; 3] = [vec![0, 5, 9], vec![1, 6, 10], vec![2, 7, 11]];
+    let sequence = |(row, table): (usize, &Vec<u32>)| {
+        let mut last = Vec::new();
+        for i in 0..TOKENS {
+            let mut batch = Batch::default();
+            batch.push(RequestId(0), &request(), (i, &tokens(row)[i..=i]), table, i + 1 == TOKENS);
+            last = model.step(&batch);
+        }
+        last.remove(0)
+    };
+    tables.iter().enumerate().map(sequence).collect()
+}
+
+/// The same, all three in one batch, in chunks of different lengths and in other blocks.
+fn together(model: &mut Model) -> Vec<Vec<f32>> {
+    let tables: [Vec<u32>; 3] = [vec![12, 15, 18], vec![13, 16, 19], vec![14, 17, 20]];
+    let mut done = [0usize; 3];
+    let mut last = vec![Vec::new(); 3];
+    for step in 0.. {
+        let mut batch = Batch::default();
+        let mut finished = Vec::new();
+        for row in 0..3 {
+            let take = (1 + (step * 5 + row * 3) % 9).min(TOKENS - done[row]);
+            if take == 0 {
+                continue;
+            }
+            let end = done[row] + take;
+            let tokens = tokens(row);
+            batch.push(RequestId(0), &request(), (done[row], &tokens[done[row]..end]), &tables[row], end == TOKENS);
+            done[row] = end;
+            if end == TOKENS {
+                finished.push(row);
+            }
+        }
+        if batch.rows().is_empty() {
+            break;
+        }
+        for (row, logits) in finished.into_iter().zip(model.step(&batch)) {
+            last[row] = logits;
+        }
+    }
+    last
 }
 
 #[test]

@@ -7,10 +7,10 @@ use candle_core::{DType, Device, Tensor};
 use serde_json::{Value, json};
 use tokenrouter_engine::keyed::{Purpose, draw_unit};
 
-pub const VOCAB: usize = 96;
+pub(crate) const VOCAB: usize = 96;
 
 /// `config.json` of a small model of a family.
-pub fn config(family: &str) -> Value {
+pub(crate) fn config(family: &str) -> Value {
     let mut config = json!({
         "model_type": family, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
         "num_hidden_layers": 3, "intermediate_size": 96, "vocab_size": VOCAB, "max_position_embeddings": 256,
@@ -26,7 +26,7 @@ pub fn config(family: &str) -> Value {
 }
 
 /// The tensors of [`config`], uniform with a spread that keeps logits of order 1. Norms are around 1.
-pub fn tensors(config: &Value, seed: u64) -> HashMap<String, Tensor> {
+pub(crate) fn tensors(config: &Value, seed: u64) -> HashMap<String, Tensor> {
     let size = |key: &str| config[key].as_u64().expect("a size") as usize;
     let (d, ffn, vocab) = (size("hidden_size"), size("intermediate_size"), size("vocab_size"));
     let dim = config["head_dim"].as_u64().map_or(d / size("num_attention_heads"), |dim| dim as usize);
@@ -80,7 +80,7 @@ pub fn tensors(config: &Value, seed: u64) -> HashMap<String, Tensor> {
 }
 
 /// Writes a model folder with a toy tokenizer.
-pub fn write(dir: &Path, config: &Value, tensors: &HashMap<String, Tensor>) {
+pub(crate) fn write(dir: &Path, config: &Value, tensors: &HashMap<String, Tensor>) {
     std::fs::write(dir.join("config.json"), config.to_string()).expect("writable");
     candle_core::safetensors::save(tensors, dir.join("model.safetensors")).expect("writable");
     let vocab: serde_json::Map<String, Value> = (0..VOCAB).map(|id| (format!("t{id}"), json!(id))).collect();
@@ -93,6 +93,6 @@ pub fn write(dir: &Path, config: &Value, tensors: &HashMap<String, Tensor>) {
 }
 
 /// The tensors as candle's own models take them.
-pub fn var_builder(tensors: &HashMap<String, Tensor>) -> candle_nn::VarBuilder<'static> {
+pub(crate) fn var_builder(tensors: &HashMap<String, Tensor>) -> candle_nn::VarBuilder<'static> {
     candle_nn::VarBuilder::from_tensors(tensors.clone(), DType::F32, &Device::Cpu)
 }

@@ -1,0 +1,71 @@
+//! The threshold table of an engine: given, or found by the throughput model.
+
+use tokenrouter_dtmc::{Latency, Model, SearchOptions, threshold_table};
+
+use super::EngineError;
+use crate::config::{Config, LatencyProfile, ThresholdConfig};
+use crate::routing::RoutingPolicy;
+use crate::scheduler::ThresholdTable;
+
+pub(super) fn table(config: &Config, policy: &dyn RoutingPolicy) -> Result<ThresholdTable, EngineError> {
+    let models = config.models.len();
+    match &config.batching.thresholds {
+        ThresholdConfig::Eager => Ok(ThresholdTable::eager(models)),
+        ThresholdConfig::Fixed(vector) => Ok(ThresholdTable::from_vector(vector, config.system.max_active)),
+        ThresholdConfig::Auto => optimise(config, policy)
+            .map_err(|why| EngineError::Unusable(format!("`batching.thresholds: auto` cannot be computed: {why}"))),
+    }
+}
+
+/// The best vector for every number of active requests.
+fn optimise(config: &Config, policy: &dyn RoutingPolicy) -> Result<ThresholdTable, String> {
+    let models = config.models.len();
+    let max_active = config.system.max_active;
+    if models == 1 {
+        return Ok(ThresholdTable::eager(models));
+    }
+    let profile = config.batching.profile.as_ref();
+    let own: Option<Vec<LatencyProfile>> =
+        config.models.values().map(|model| model.emulated.as_ref().map(|e| e.latency_ms.clone())).collect();
+    let latencies = profile
+        .and_then(|profile| profile.latencies_ms.clone())
+        .or(own)
+        .ok_or("the step times are not known, give `batching.profile.latencies_ms`")?;
+    let known = policy.transition_model();
+    let routing = profile.and_then(|profile| profile.routing.clone());
+    let commits = profile.and_then(|profile| profile.commit.clone());
+    let (routing, commits) = match (routing, known) {
+        (Some(routing), _) => (routing, commits.unwrap_or_else(|| vec![vec![1.0; models]; models])),
+        (None, Some((routing, own_commits))) => (routing, commits.unwrap_or(own_commits)),
+        (None, None) => {
+            let method = &config.routing.method;
+            return Err(format!("method `{method}` does not know its routing matrix, give `batching.profile.routing`"));
+        }
+    };
+    let caps = config.models.values().map(|model| match model.max_batch {
+        0 => None,
+        cap => u32::try_from(cap).ok(),
+    });
+    let model = Model::builder()
+        .latencies_ms(latencies.iter().map(|profile| latency(profile, max_active)))
+        .routing(routing)
+        .commits(commits)
+        .concurrency(max_active as u32)
+        .quantum_ms(profile.map_or(0.1, |profile| profile.quantum_ms))
+        .max_batch(caps.collect())
+        .build()
+        .map_err(|error| error.to_string())?;
+    let rows = threshold_table(&model, &SearchOptions::default()).map_err(|error| error.to_string())?;
+    let rows: Vec<Vec<u32>> = rows.iter().map(|thresholds| thresholds.as_slice().to_vec()).collect();
+    Ok(ThresholdTable::from_rows(models, &rows))
+}
+
+/// A list is continued along its last two entries up to the largest possible batch, as the emulated runner does.
+fn latency(profile: &LatencyProfile, max_batch: usize) -> Latency {
+    match profile {
+        LatencyProfile::Constant(ms) => Latency::Constant(*ms),
+        table @ LatencyProfile::Table(_) => {
+            Latency::Table((1..=max_batch).map(|batch| (batch as u32, table.at(batch))).collect())
+        }
+    }
+}

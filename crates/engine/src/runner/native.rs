@@ -1,0 +1,176 @@
+//! The runner over this project's CPU kernels.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::quantized::GgmlDType;
+use candle_core::DType;
+use tokenrouter_kernels::{
+    BlockKind, Decoder, DecoderConfig, Isa, KvCache, LayerWeights, PackedMatrix, Pool, RowInput, entropy,
+};
+
+use super::sampler::sample;
+use super::{ModelRunner, RowOutput, RunnerError};
+use crate::config::WeightDtype;
+use crate::model::{Arch, Family, ModelError, Slot, StoredTensor, Weights};
+use crate::routing::{SignalNeeds, Signals};
+use crate::scheduler::Batch;
+
+/// Runs a model on the CPU kernels, with its KV cache.
+#[derive(Debug)]
+pub struct NativeRunner {
+    decoder: Decoder,
+    kv: KvCache,
+    needs: SignalNeeds,
+    vocab: usize,
+    logits: Vec<f32>,
+}
+
+impl NativeRunner {
+    /// Loads and repacks the weights; the cache has `blocks` blocks of `block_size` positions.
+    pub fn load(
+        arch: &Arch,
+        weights: &Weights,
+        dtype: WeightDtype,
+        needs: SignalNeeds,
+        (blocks, block_size): (usize, usize),
+        pool: Pool,
+    ) -> Result<Self, ModelError> {
+        let path = weights.path();
+        let failed = |error: tokenrouter_kernels::Error| ModelError::invalid(path, error.to_string());
+        let kv = KvCache::new(arch.layers.len(), arch.kv_heads, arch.head_dim, blocks, block_size).map_err(failed)?;
+        let loader = Loader { arch, weights, dtype };
+        let embedding = Arc::new(loader.matrix(Slot::Embedding, arch.vocab, arch.d_model)?);
+        let head = match weights.find(Slot::Head)? {
+            Some(_) => Arc::new(loader.matrix(Slot::Head, arch.vocab, arch.d_model)?),
+            None => Arc::clone(&embedding),
+        };
+        let layers = arch.layers.iter().map(|layer| loader.layer(*layer)).collect::<Result<_, _>>()?;
+        let (cos, sin) = arch.rope_tables(arch.context.min(blocks * block_size));
+        let config = DecoderConfig {
+            d_model: arch.d_model,
+            heads: arch.heads,
+            kv_heads: arch.kv_heads,
+            head_dim: arch.head_dim,
+            ffn: arch.ffn,
+            vocab: arch.vocab,
+            eps: arch.eps,
+            cos,
+            sin,
+            rope_interleaved: arch.rope_interleaved,
+        };
+        let norm = loader.vector(Slot::FinalNorm, arch.d_model)?;
+        let decoder = Decoder::new(config, (Isa::detect(), pool), embedding, layers, norm, head).map_err(failed)?;
+        Ok(Self { decoder, kv, needs, vocab: arch.vocab, logits: Vec::new() })
+    }
+
+    /// One step: logits `[rows that sample, vocab]`, valid until the next step.
+    pub fn logits(&mut self, batch: &Batch) -> Result<&[f32], RunnerError> {
+        let rows: Vec<RowInput<'_>> = batch
+            .rows()
+            .iter()
+            .map(|row| RowInput {
+                tokens: batch.tokens(row),
+                start: row.start,
+                blocks: batch.blocks(row),
+                sample: row.sample,
+            })
+            .collect();
+        self.decoder.forward(&rows, &mut self.kv, &mut self.logits)?;
+        Ok(&self.logits)
+    }
+}
+
+impl ModelRunner for NativeRunner {
+    fn forward(&mut self, batch: &Batch, outputs: &mut Vec<RowOutput>) -> Result<(), RunnerError> {
+        outputs.clear();
+        self.logits(batch)?;
+        let rows = batch.rows().iter().filter(|row| row.sample);
+        outputs.extend(rows.zip(self.logits.chunks_exact(self.vocab)).map(|(row, logits)| RowOutput {
+            token: sample(logits, &row.request, row.position()),
+            signals: Signals { entropy: if self.needs.entropy { entropy(self.decoder.isa(), logits) } else { 0.0 } },
+        }));
+        Ok(())
+    }
+}
+
+struct Loader<'a> {
+    arch: &'a Arch,
+    weights: &'a Weights,
+    dtype: WeightDtype,
+}
+
+impl Loader<'_> {
+    fn path(&self) -> &Path {
+        self.weights.path()
+    }
+
+    fn matrix(&self, slot: Slot, n: usize, k: usize) -> Result<PackedMatrix, ModelError> {
+        let stored = self.weights.get(slot, &[n, k])?;
+        let packed = match (self.dtype, &stored) {
+            (WeightDtype::Native, StoredTensor::Quantized(tensor)) => {
+                let bytes = tensor.data().map_err(|error| ModelError::tensor(self.path(), error))?;
+                match block_kind(tensor.dtype()) {
+                    Some(kind) if k.is_multiple_of(32) => PackedMatrix::from_blocks(kind, n, k, &bytes),
+                    // Formats without a kernel of their own are computed in f32.
+                    _ => PackedMatrix::from_f32(n, k, &self.floats(&stored)?),
+                }
+            }
+            (WeightDtype::Native, StoredTensor::Dense(tensor)) if tensor.dtype() == DType::BF16 => {
+                PackedMatrix::bf16_from_f32(n, k, &self.floats(&stored)?)
+            }
+            (WeightDtype::Bf16, _) => PackedMatrix::bf16_from_f32(n, k, &self.floats(&stored)?),
+            (WeightDtype::F16, _) => {
+                let message = "`dtype: f16` has no CPU kernel, use `bf16` or `f32`, or `runner: candle`";
+                return Err(ModelError::invalid(self.path(), message));
+            }
+            _ => PackedMatrix::from_f32(n, k, &self.floats(&stored)?),
+        };
+        packed.map_err(|error| ModelError::invalid(self.path(), error.to_string()))
+    }
+
+    fn floats(&self, stored: &StoredTensor) -> Result<Vec<f32>, ModelError> {
+        stored.to_f32().map_err(|error| ModelError::tensor(self.path(), error))
+    }
+
+    fn vector(&self, slot: Slot, length: usize) -> Result<Vec<f32>, ModelError> {
+        self.floats(&self.weights.get(slot, &[length])?)
+    }
+
+    fn layer(&self, index: usize) -> Result<LayerWeights, ModelError> {
+        let arch = self.arch;
+        let (d, ffn) = (arch.d_model, arch.ffn);
+        let (q, kv) = (arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim);
+        let matrix = |name, n, k| self.matrix(Slot::Layer(index, name), n, k);
+        let norm = |name, length| self.vector(Slot::Layer(index, name), length);
+        let bias = |name, length| self.vector(Slot::LayerBias(index, name), length);
+        Ok(LayerWeights {
+            attn_norm: norm("attn_norm", d)?,
+            q: matrix("attn_q", q, d)?,
+            k: matrix("attn_k", kv, d)?,
+            v: matrix("attn_v", kv, d)?,
+            qkv_bias: match arch.family {
+                Family::Qwen2 => Some([bias("attn_q", q)?, bias("attn_k", kv)?, bias("attn_v", kv)?].concat()),
+                _ => None,
+            },
+            qk_norm: match arch.family {
+                Family::Qwen3 => Some([norm("attn_q_norm", arch.head_dim)?, norm("attn_k_norm", arch.head_dim)?]),
+                _ => None,
+            },
+            output: matrix("attn_output", d, q)?,
+            ffn_norm: norm("ffn_norm", d)?,
+            gate: matrix("ffn_gate", ffn, d)?,
+            up: matrix("ffn_up", ffn, d)?,
+            down: matrix("ffn_down", d, ffn)?,
+        })
+    }
+}
+
+fn block_kind(dtype: GgmlDType) -> Option<BlockKind> {
+    match dtype {
+        GgmlDType::Q4_0 => Some(BlockKind::Q4_0),
+        GgmlDType::Q4_1 => Some(BlockKind::Q4_1),
+        GgmlDType::Q8_0 => Some(BlockKind::Q8_0),
+        _ => None,
+    }
+}

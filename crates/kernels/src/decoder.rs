@@ -1,0 +1,351 @@
+//! The forward pass of Llama, Qwen2 and Qwen3 models over a ragged batch.
+
+use std::sync::Arc;
+
+use crate::ops::{add_assign, rms_norm, rope, silu_mul};
+use crate::pool::Shared;
+use crate::{Activations, Error, Isa, KvCache, PackedMatrix, Pool, check};
+
+/// Shape and constants of a model.
+#[derive(Debug, Clone)]
+pub struct DecoderConfig {
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key/value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Width of a head, even.
+    pub head_dim: usize,
+    /// Width of the feed-forward layer.
+    pub ffn: usize,
+    /// Vocabulary size.
+    pub vocab: usize,
+    /// Epsilon of the RMS norms.
+    pub eps: f32,
+    /// Rotary cosines, `[positions, head_dim / 2]`.
+    pub cos: Vec<f32>,
+    /// Rotary sines, `[positions, head_dim / 2]`.
+    pub sin: Vec<f32>,
+    /// Rotary pairs are neighbours instead of halves.
+    pub rope_interleaved: bool,
+}
+
+/// Weights of a layer. Matrices are `[outputs, inputs]`.
+#[derive(Debug)]
+pub struct LayerWeights {
+    /// `[d_model]`.
+    pub attn_norm: Vec<f32>,
+    /// `[heads * head_dim, d_model]`.
+    pub q: PackedMatrix,
+    /// `[kv_heads * head_dim, d_model]`.
+    pub k: PackedMatrix,
+    /// `[kv_heads * head_dim, d_model]`.
+    pub v: PackedMatrix,
+    /// Concatenated biases of q, k and v (Qwen2).
+    pub qkv_bias: Option<Vec<f32>>,
+    /// Norms of every q head and every k head, `[head_dim]` each (Qwen3).
+    pub qk_norm: Option<[Vec<f32>; 2]>,
+    /// `[d_model, heads * head_dim]`.
+    pub output: PackedMatrix,
+    /// `[d_model]`.
+    pub ffn_norm: Vec<f32>,
+    /// `[ffn, d_model]`.
+    pub gate: PackedMatrix,
+    /// `[ffn, d_model]`.
+    pub up: PackedMatrix,
+    /// `[d_model, ffn]`.
+    pub down: PackedMatrix,
+}
+
+/// One request's part of a step: new tokens at positions `start..`, and the blocks that cover them.
+#[derive(Debug, Clone, Copy)]
+pub struct RowInput<'a> {
+    /// New tokens, at least one.
+    pub tokens: &'a [u32],
+    /// Position of the first.
+    pub start: usize,
+    /// KV blocks of positions from 0 on.
+    pub blocks: &'a [u32],
+    /// Whether logits after the last token are wanted.
+    pub sample: bool,
+}
+
+/// A model. `forward` computes steps over a cache.
+#[derive(Debug)]
+pub struct Decoder {
+    config: DecoderConfig,
+    isa: Isa,
+    pool: Pool,
+    embedding: Arc<PackedMatrix>,
+    layers: Vec<LayerWeights>,
+    norm: Vec<f32>,
+    head: Arc<PackedMatrix>,
+    scratch: Scratch,
+}
+
+/// Buffers that are reused from step to step; they only grow.
+#[derive(Debug, Default)]
+struct Scratch {
+    x: Vec<f32>,
+    normed: Vec<f32>,
+    qkv: Vec<f32>,
+    attended: Vec<f32>,
+    gate_up: Vec<f32>,
+    gated: Vec<f32>,
+    added: Vec<f32>,
+    quantized: Activations,
+    /// Row index, position, per new token.
+    places: Vec<(usize, usize)>,
+}
+
+impl Decoder {
+    /// Puts a model together; shapes are checked.
+    pub fn new(
+        config: DecoderConfig,
+        (isa, pool): (Isa, Pool),
+        embedding: Arc<PackedMatrix>,
+        layers: Vec<LayerWeights>,
+        norm: Vec<f32>,
+        head: Arc<PackedMatrix>,
+    ) -> Result<Self, Error> {
+        let c = &config;
+        let (d, q, kv) = (c.d_model, c.heads * c.head_dim, c.kv_heads * c.head_dim);
+        let grouped = c.kv_heads > 0 && c.heads.is_multiple_of(c.kv_heads);
+        check("number of heads", c.heads, grouped, format!("a multiple of {} kv heads", c.kv_heads))?;
+        let matrix = |what, m: &PackedMatrix, n, k| {
+            check(what, m.n(), m.n() == n, n.to_string()).and_then(|()| check(what, m.k(), m.k() == k, k.to_string()))
+        };
+        let vector = |what, v: &[f32], n: usize| check(what, v.len(), v.len() == n, n.to_string());
+        matrix("embedding", &embedding, c.vocab, d)?;
+        matrix("head", &head, c.vocab, d)?;
+        vector("final norm", &norm, d)?;
+        vector("rotary sines", &c.sin, c.cos.len())?;
+        for layer in &layers {
+            vector("attention norm", &layer.attn_norm, d)?;
+            vector("feed-forward norm", &layer.ffn_norm, d)?;
+            matrix("q", &layer.q, q, d)?;
+            matrix("k", &layer.k, kv, d)?;
+            matrix("v", &layer.v, kv, d)?;
+            matrix("attention output", &layer.output, d, q)?;
+            matrix("gate", &layer.gate, c.ffn, d)?;
+            matrix("up", &layer.up, c.ffn, d)?;
+            matrix("down", &layer.down, d, c.ffn)?;
+            if let Some(bias) = &layer.qkv_bias {
+                vector("qkv bias", bias, q + 2 * kv)?;
+            }
+            for norm in layer.qk_norm.iter().flatten() {
+                vector("head norm", norm, c.head_dim)?;
+            }
+        }
+        Ok(Self { config, isa, pool, embedding, layers, norm, head, scratch: Scratch::default() })
+    }
+
+    /// The instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Bytes of weights that a step reads.
+    pub fn weight_bytes(&self) -> usize {
+        let layer = |l: &LayerWeights| {
+            [&l.q, &l.k, &l.v, &l.output, &l.gate, &l.up, &l.down].iter().map(|m| m.bytes()).sum::<usize>()
+        };
+        self.layers.iter().map(layer).sum::<usize>() + self.head.bytes()
+    }
+
+    /// One step. Stores keys and values of all new tokens; replaces `logits` by `[rows that sample, vocab]`.
+    pub fn forward(&mut self, rows: &[RowInput<'_>], kv: &mut KvCache, logits: &mut Vec<f32>) -> Result<(), Error> {
+        self.check_rows(rows, kv)?;
+        let mut s = std::mem::take(&mut self.scratch);
+        let result = self.run(rows, kv, logits, &mut s);
+        self.scratch = s;
+        result
+    }
+
+    fn check_rows(&self, rows: &[RowInput<'_>], kv: &KvCache) -> Result<(), Error> {
+        let positions = self.config.cos.len() / (self.config.head_dim / 2);
+        for row in rows {
+            let end = row.start + row.tokens.len();
+            check("new tokens of a row", row.tokens.len(), !row.tokens.is_empty(), "at least 1")?;
+            check("positions of a row", end, end <= positions, format!("at most {positions}"))?;
+            let covered = row.blocks.len() * kv.block_size;
+            check("positions of a row", end, end <= covered, format!("at most {covered}, the length of its block table"))?;
+            if let Some(block) = row.blocks.iter().find(|block| **block as usize >= kv.blocks()) {
+                check("KV block", *block as usize, false, format!("below {}", kv.blocks()))?;
+            }
+            if let Some(token) = row.tokens.iter().find(|token| **token as usize >= self.config.vocab) {
+                check("token id", *token as usize, false, format!("below {}", self.config.vocab))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run(
+        &self,
+        rows: &[RowInput<'_>],
+        kv: &mut KvCache,
+        logits: &mut Vec<f32>,
+        s: &mut Scratch,
+    ) -> Result<(), Error> {
+        let c = &self.config;
+        let d = c.d_model;
+        s.places.clear();
+        for (index, row) in rows.iter().enumerate() {
+            s.places.extend((row.start..row.start + row.tokens.len()).map(|position| (index, position)));
+        }
+        let total = s.places.len();
+        let width = (c.heads + 2 * c.kv_heads) * c.head_dim;
+        for (buffer, width) in [
+            (&mut s.x, d),
+            (&mut s.normed, d),
+            (&mut s.qkv, width),
+            (&mut s.attended, c.heads * c.head_dim),
+            (&mut s.gate_up, 2 * c.ffn),
+            (&mut s.gated, c.ffn),
+            (&mut s.added, d),
+        ] {
+            buffer.resize(total * width, 0.0);
+        }
+        let tokens = rows.iter().flat_map(|row| row.tokens);
+        for (token, x) in tokens.zip(s.x.chunks_exact_mut(d)) {
+            self.embedding.row(*token as usize, x);
+        }
+        for (index, layer) in self.layers.iter().enumerate() {
+            self.norm(&s.x, &layer.attn_norm, &mut s.normed);
+            self.product(&[&layer.q, &layer.k, &layer.v], &s.normed, &mut s.quantized, &mut s.qkv)?;
+            self.rotate(layer, &s.places, &mut s.qkv);
+            self.attend(index, rows, &s.places, &s.qkv, kv, &mut s.attended);
+            self.product(&[&layer.output], &s.attended, &mut s.quantized, &mut s.added)?;
+            add_assign(self.isa, &mut s.x, &s.added);
+            self.norm(&s.x, &layer.ffn_norm, &mut s.normed);
+            self.product(&[&layer.gate, &layer.up], &s.normed, &mut s.quantized, &mut s.gate_up)?;
+            self.gate(&s.gate_up, &mut s.gated);
+            self.product(&[&layer.down], &s.gated, &mut s.quantized, &mut s.added)?;
+            add_assign(self.isa, &mut s.x, &s.added);
+        }
+        self.head(rows, logits, s)
+    }
+
+    /// Logits of the last new token of every row that wants them.
+    fn head(&self, rows: &[RowInput<'_>], logits: &mut Vec<f32>, s: &mut Scratch) -> Result<(), Error> {
+        let d = self.config.d_model;
+        let mut end = 0;
+        let mut count = 0;
+        for row in rows {
+            end += row.tokens.len();
+            if row.sample {
+                s.added[count * d..(count + 1) * d].copy_from_slice(&s.x[(end - 1) * d..end * d]);
+                count += 1;
+            }
+        }
+        logits.resize(count * self.config.vocab, 0.0);
+        if count > 0 {
+            self.norm(&s.added[..count * d], &self.norm, &mut s.normed[..count * d]);
+            self.product(&[&self.head], &s.normed[..count * d], &mut s.quantized, logits)?;
+        }
+        Ok(())
+    }
+
+    fn norm(&self, x: &[f32], weight: &[f32], out: &mut [f32]) {
+        let width = weight.len();
+        let shared = Shared::new(out);
+        self.pool.split(x.len() / width, |range| {
+            let range = range.start * width..range.end * width;
+            // SAFETY: ranges of `split` are disjoint.
+            rms_norm(self.isa, &x[range.clone()], weight, self.config.eps, unsafe { shared.part(range) });
+        });
+    }
+
+    /// Products of the same rows with several matrices, side by side in `out`. Activations are quantised once.
+    fn product(
+        &self,
+        matrices: &[&PackedMatrix],
+        x: &[f32],
+        quantized: &mut Activations,
+        out: &mut [f32],
+    ) -> Result<(), Error> {
+        if matrices.iter().any(|matrix| matrix.is_quantized()) {
+            quantized.quantize(self.isa, &self.pool, x, matrices[0].k())?;
+        }
+        let stride = matrices.iter().map(|matrix| matrix.n()).sum();
+        let mut offset = 0;
+        for matrix in matrices {
+            matrix.multiply(self.isa, &self.pool, (x, quantized), out, (stride, offset))?;
+            offset += matrix.n();
+        }
+        Ok(())
+    }
+
+    /// Biases, head norms and rotary embedding of q and k.
+    fn rotate(&self, layer: &LayerWeights, places: &[(usize, usize)], qkv: &mut [f32]) {
+        let c = &self.config;
+        let (dim, half) = (c.head_dim, c.head_dim / 2);
+        let width = (c.heads + 2 * c.kv_heads) * dim;
+        let shared = Shared::new(qkv);
+        self.pool.split(places.len(), |range| {
+            for index in range {
+                // SAFETY: ranges of `split` are disjoint, and so are the rows.
+                let row = unsafe { shared.part(index * width..(index + 1) * width) };
+                if let Some(bias) = &layer.qkv_bias {
+                    row.iter_mut().zip(bias).for_each(|(x, b)| *x += b);
+                }
+                let position = places[index].1;
+                let (cos, sin) = (&c.cos[position * half..][..half], &c.sin[position * half..][..half]);
+                for (number, head) in row.chunks_exact_mut(dim).take(c.heads + c.kv_heads).enumerate() {
+                    if let Some([q_norm, k_norm]) = &layer.qk_norm {
+                        let mut normed = [0f32; 256];
+                        let weight = if number < c.heads { q_norm } else { k_norm };
+                        rms_norm(self.isa, head, weight, c.eps, &mut normed[..dim]);
+                        head.copy_from_slice(&normed[..dim]);
+                    }
+                    rope(head, cos, sin, c.rope_interleaved);
+                }
+            }
+        });
+    }
+
+    /// Stores the new keys and values, then attends: one task per new token and kv head.
+    fn attend(
+        &self,
+        layer: usize,
+        rows: &[RowInput<'_>],
+        places: &[(usize, usize)],
+        qkv: &[f32],
+        kv: &mut KvCache,
+        out: &mut [f32],
+    ) {
+        let c = &self.config;
+        let (q_width, kv_width) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
+        for ((row, position), qkv) in places.iter().zip(qkv.chunks_exact(q_width + 2 * kv_width)) {
+            let (k, v) = qkv[q_width..].split_at(kv_width);
+            kv.append(layer, rows[*row].blocks, *position, k, v);
+        }
+        let kv = &*kv;
+        let group = q_width / c.kv_heads;
+        let shared = Shared::new(out);
+        self.pool.split(places.len() * c.kv_heads, |range| {
+            let mut scores = Vec::new();
+            for task in range {
+                let (index, head) = (task / c.kv_heads, task % c.kv_heads);
+                let (row, position) = places[index];
+                let start = index * (q_width + 2 * kv_width) + head * group;
+                let at = index * q_width + head * group;
+                // SAFETY: every task writes its own heads of its own token.
+                let out = unsafe { shared.part(at..at + group) };
+                let place = (layer, head);
+                kv.attend(self.isa, place, rows[row].blocks, position + 1, (&qkv[start..start + group], out), &mut scores);
+            }
+        });
+    }
+
+    fn gate(&self, gate_up: &[f32], out: &mut [f32]) {
+        let ffn = self.config.ffn;
+        let shared = Shared::new(out);
+        self.pool.split(gate_up.len() / (2 * ffn), |range| {
+            let source = &gate_up[range.start * 2 * ffn..range.end * 2 * ffn];
+            // SAFETY: ranges of `split` are disjoint.
+            silu_mul(self.isa, source, ffn, unsafe { shared.part(range.start * ffn..range.end * ffn) });
+        });
+    }
+}

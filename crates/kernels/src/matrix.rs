@@ -1,0 +1,268 @@
+//! Weight matrices `[n, k]` (one row per output) in tiles of 16 rows, and their products with rows of activations.
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod generic;
+
+use half::{bf16, f16};
+
+use crate::pool::{Pool, Shared};
+use crate::quantize::{Activations, BLOCK};
+use crate::{Error, Isa, LANES, check};
+
+/// Quantised block formats of GGUF files, 32 weights a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockKind {
+    /// f16 scale, 4-bit values minus 8.
+    Q4_0,
+    /// f16 scale and minimum, 4-bit values.
+    Q4_1,
+    /// f16 scale, 8-bit values.
+    Q8_0,
+}
+
+impl BlockKind {
+    /// Bytes of a block in a file.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Q4_0 => 18,
+            Self::Q4_1 => 20,
+            Self::Q8_0 => 34,
+        }
+    }
+}
+
+/// 16 rows x 32 columns of 4-bit weights: `value = scale * q + minimum`.
+///
+/// Group `g` holds columns `8g..8g+8`; byte `g * 64 + row * 4 + j` has column `8g + j` in its low nibble and column
+/// `8g + 4 + j` in its high one, so that four bytes of a row meet four consecutive activations.
+#[derive(Debug, Clone)]
+#[repr(C, align(64))]
+pub(crate) struct Tile4 {
+    pub(crate) values: [u8; 256],
+    pub(crate) scales: [f16; LANES],
+    pub(crate) minima: [f16; LANES],
+}
+
+/// 16 rows x 32 columns of 8-bit weights plus 128; byte `g * 64 + row * 4 + j` is column `4g + j`.
+#[derive(Debug, Clone)]
+#[repr(C, align(32))]
+pub(crate) struct Tile8 {
+    pub(crate) values: [u8; 512],
+    pub(crate) scales: [f16; LANES],
+}
+
+#[derive(Debug)]
+pub(crate) enum Tiles {
+    Int4(Vec<Tile4>),
+    Int8(Vec<Tile8>),
+    /// `[tile][k][16]`.
+    F32(Vec<f32>),
+    /// Bits of bfloat16, `[tile][k][16]`.
+    Bf16(Vec<u16>),
+}
+
+/// A weight matrix, repacked.
+#[derive(Debug)]
+pub struct PackedMatrix {
+    n: usize,
+    k: usize,
+    pub(crate) tiles: Tiles,
+}
+
+impl PackedMatrix {
+    /// From the blocks of a GGUF file, row by row.
+    pub fn from_blocks(kind: BlockKind, n: usize, k: usize, bytes: &[u8]) -> Result<Self, Error> {
+        check("columns of a quantised matrix", k, k > 0 && k.is_multiple_of(BLOCK), "a multiple of 32")?;
+        let per_row = k / BLOCK;
+        let expected = n * per_row * kind.bytes();
+        check("bytes of a quantised matrix", bytes.len(), bytes.len() == expected, expected.to_string())?;
+        let block = |row: usize, column: usize| -> Option<&[u8]> {
+            (row < n).then(|| &bytes[(row * per_row + column) * kind.bytes()..][..kind.bytes()])
+        };
+        let places = (0..n.div_ceil(LANES)).flat_map(|tile| (0..per_row).map(move |column| (tile, column)));
+        let tiles = match kind {
+            BlockKind::Q8_0 => Tiles::Int8(places.map(|(tile, c)| tile8(|row| block(tile * LANES + row, c))).collect()),
+            _ => Tiles::Int4(places.map(|(tile, c)| tile4(kind, |row| block(tile * LANES + row, c))).collect()),
+        };
+        Ok(Self { n, k, tiles })
+    }
+
+    /// From `[n, k]` floats, kept as they are.
+    pub fn from_f32(n: usize, k: usize, values: &[f32]) -> Result<Self, Error> {
+        Ok(Self { n, k, tiles: Tiles::F32(dense(n, k, values, |value| value)?) })
+    }
+
+    /// From `[n, k]` floats, rounded to bfloat16.
+    pub fn bf16_from_f32(n: usize, k: usize, values: &[f32]) -> Result<Self, Error> {
+        Ok(Self { n, k, tiles: Tiles::Bf16(dense(n, k, values, |value| bf16::from_f32(value).to_bits())?) })
+    }
+
+    /// Outputs.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Inputs.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Bytes that a product reads.
+    pub fn bytes(&self) -> usize {
+        match &self.tiles {
+            Tiles::Int4(tiles) => std::mem::size_of_val(&tiles[..]),
+            Tiles::Int8(tiles) => std::mem::size_of_val(&tiles[..]),
+            Tiles::F32(values) => std::mem::size_of_val(&values[..]),
+            Tiles::Bf16(values) => std::mem::size_of_val(&values[..]),
+        }
+    }
+
+    /// Whether products take quantised activations.
+    pub fn is_quantized(&self) -> bool {
+        matches!(self.tiles, Tiles::Int4(_) | Tiles::Int8(_))
+    }
+
+    /// One row, dequantised.
+    pub fn row(&self, row: usize, out: &mut [f32]) {
+        assert!(row < self.n && out.len() == self.k, "row {row} of {}, {} columns of {}", self.n, out.len(), self.k);
+        let (tile, lane) = (row / LANES, row % LANES);
+        for (column, out) in out.iter_mut().enumerate() {
+            let (block, at) = (tile * (self.k / BLOCK) + column / BLOCK, column % BLOCK);
+            *out = match &self.tiles {
+                Tiles::F32(values) => values[(tile * self.k + column) * LANES + lane],
+                Tiles::Bf16(values) => bf16::from_bits(values[(tile * self.k + column) * LANES + lane]).to_f32(),
+                Tiles::Int4(tiles) => {
+                    let byte = tiles[block].values[at / 8 * 64 + lane * 4 + at % 4];
+                    let value = if at % 8 < 4 { byte & 15 } else { byte >> 4 };
+                    tiles[block].scales[lane].to_f32() * f32::from(value) + tiles[block].minima[lane].to_f32()
+                }
+                Tiles::Int8(tiles) => {
+                    let value = i32::from(tiles[block].values[at / 4 * 64 + lane * 4 + at % 4]) - 128;
+                    tiles[block].scales[lane].to_f32() * value as f32
+                }
+            };
+        }
+    }
+
+    /// `out[r, offset..offset + n] = W x[r]` for every row of `x` (`[rows, k]`) or of `quantized`, whichever the
+    /// weights take. Rows of `out` are `stride` apart.
+    pub fn multiply(
+        &self,
+        isa: Isa,
+        pool: &Pool,
+        (x, quantized): (&[f32], &Activations),
+        out: &mut [f32],
+        (stride, offset): (usize, usize),
+    ) -> Result<(), Error> {
+        let rows = out.len() / stride;
+        check("columns of a product", offset + self.n, offset + self.n <= stride, format!("at most {stride}"))?;
+        if self.is_quantized() {
+            let fits = quantized.width == self.k && quantized.rows == rows;
+            check("quantised activations", quantized.rows, fits, format!("{rows} rows of {}", self.k))?;
+        } else {
+            check("activations", x.len(), x.len() == rows * self.k, format!("{rows} rows of {}", self.k))?;
+        }
+        let shared = Shared::new(&mut out[..rows * stride]);
+        let target = Target { out: &shared, rows, stride, offset, n: self.n };
+        let tiles = self.n.div_ceil(LANES);
+        pool.split(tiles.div_ceil(GROUP), |groups| {
+            let range = groups.start * GROUP..(groups.end * GROUP).min(tiles);
+            #[cfg(target_arch = "x86_64")]
+            if isa == Isa::Avx512Vnni {
+                match &self.tiles {
+                    // SAFETY: `Isa::available` detected the features. Ranges of `split` are disjoint in tiles.
+                    Tiles::Int4(t) => unsafe { avx512::int4(t, self.k, quantized, range, &target) },
+                    // SAFETY: as above.
+                    Tiles::Int8(t) => unsafe { avx512::int8(t, self.k, quantized, range, &target) },
+                    // SAFETY: as above.
+                    Tiles::F32(t) => unsafe { avx512::dense(t, self.k, x, range, &target) },
+                    // SAFETY: as above.
+                    Tiles::Bf16(t) => unsafe { avx512::dense(t, self.k, x, range, &target) },
+                }
+                return;
+            }
+            generic::multiply(isa, self, (x, quantized), range, &target);
+        });
+        Ok(())
+    }
+}
+
+/// Tiles that one thread takes at a time: the widest group of the dense kernels.
+const GROUP: usize = 8;
+
+/// Where products go.
+pub(crate) struct Target<'a> {
+    out: &'a Shared<'a, f32>,
+    rows: usize,
+    stride: usize,
+    offset: usize,
+    n: usize,
+}
+
+impl Target<'_> {
+    /// Stores the 16 outputs of a tile for a row.
+    ///
+    /// # Safety
+    /// No other thread writes this tile.
+    #[inline(always)]
+    unsafe fn store(&self, row: usize, tile: usize, lanes: &[f32; LANES]) {
+        let column = tile * LANES;
+        let count = LANES.min(self.n - column);
+        let start = row * self.stride + self.offset + column;
+        // SAFETY: in bounds (checked by `part`); this thread owns the tile's columns.
+        unsafe { self.out.part(start..start + count) }.copy_from_slice(&lanes[..count]);
+    }
+}
+
+fn tile4<'a>(kind: BlockKind, block: impl Fn(usize) -> Option<&'a [u8]>) -> Tile4 {
+    let mut tile = Tile4 { values: [0; 256], scales: [f16::ZERO; LANES], minima: [f16::ZERO; LANES] };
+    for row in 0..LANES {
+        let Some(bytes) = block(row) else { continue };
+        let half = |at: usize| f16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        tile.scales[row] = half(0);
+        let quants = match kind {
+            BlockKind::Q4_1 => {
+                tile.minima[row] = half(2);
+                &bytes[4..]
+            }
+            _ => {
+                // q - 8 is q with a minimum of -8 scales; a power of two loses nothing.
+                tile.minima[row] = f16::from_f32(-8.0 * half(0).to_f32());
+                &bytes[2..]
+            }
+        };
+        // The file has columns 0..16 in the low nibbles and 16..32 in the high ones.
+        let value = |column: usize| if column < 16 { quants[column] & 15 } else { quants[column - 16] >> 4 };
+        for group in 0..4 {
+            for j in 0..4 {
+                tile.values[group * 64 + row * 4 + j] = value(8 * group + j) | value(8 * group + 4 + j) << 4;
+            }
+        }
+    }
+    tile
+}
+
+fn tile8<'a>(block: impl Fn(usize) -> Option<&'a [u8]>) -> Tile8 {
+    let mut tile = Tile8 { values: [128; 512], scales: [f16::ZERO; LANES] };
+    for row in 0..LANES {
+        let Some(bytes) = block(row) else { continue };
+        tile.scales[row] = f16::from_le_bytes([bytes[0], bytes[1]]);
+        for column in 0..BLOCK {
+            tile.values[column / 4 * 64 + row * 4 + column % 4] = (i16::from(bytes[2 + column] as i8) + 128) as u8;
+        }
+    }
+    tile
+}
+
+fn dense<T: Copy + Default>(n: usize, k: usize, values: &[f32], convert: impl Fn(f32) -> T) -> Result<Vec<T>, Error> {
+    check("columns of a matrix", k, k > 0, "at least 1")?;
+    check("values of a matrix", values.len(), values.len() == n * k, (n * k).to_string())?;
+    let mut tiles = vec![T::default(); n.div_ceil(LANES) * LANES * k];
+    for (row, values) in values.chunks_exact(k).enumerate() {
+        for (column, value) in values.iter().enumerate() {
+            tiles[(row / LANES * k + column) * LANES + row % LANES] = convert(*value);
+        }
+    }
+    Ok(tiles)
+}

@@ -1,0 +1,270 @@
+//! Products with AVX-512 (and VNNI for integers): several tiles x several rows in registers.
+//!
+//! Each output is accumulated over columns in rising order, whatever the number of tiles and rows in flight, with the
+//! same operations as in `generic`: results are equal to the last bit.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::{Target, Tile4, Tile8};
+use crate::LANES;
+use crate::quantize::{Activations, BLOCK};
+
+/// Calls `$run::<rows, tiles>` for every group of tiles and every group of rows.
+macro_rules! blocked {
+    ($range:expr, $rows:expr, $run:ident, [$($tiles:literal: [$($m:literal),*]),*]) => {{
+        let mut tile = $range.start;
+        while tile < $range.end {
+            let left = $range.end - tile;
+            let rows = $rows;
+            $(if left >= $tiles && [$($m),*].iter().any(|m| *m <= rows) {
+                let mut row = 0;
+                $(while rows - row >= $m {
+                    $run!($m, $tiles, tile, row);
+                    row += $m;
+                })*
+                if row == rows {
+                    tile += $tiles;
+                    continue;
+                }
+            })*
+            unreachable!("the last list ends with 1: [1]");
+        }
+    }};
+}
+
+/// Stores accumulators of `T` tiles x `M` rows.
+///
+/// # Safety
+/// AVX-512F; no other thread writes these tiles.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn store<const M: usize, const T: usize>(acc: &[[__m512; M]; T], tile: usize, row: usize, target: &Target<'_>) {
+    for (t, acc) in acc.iter().enumerate() {
+        for (m, acc) in acc.iter().enumerate() {
+            let mut lanes = [0f32; LANES];
+            // SAFETY: `lanes` has room for 16 floats; the caller owns the tile.
+            unsafe {
+                _mm512_storeu_ps(lanes.as_mut_ptr(), *acc);
+                target.store(row + m, tile + t, &lanes);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The features of `Isa::Avx512Vnni`; no other thread writes tiles of `range`.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+pub(super) unsafe fn int4(tiles: &[Tile4], k: usize, a: &Activations, range: Range<usize>, target: &Target<'_>) {
+    let blocks = k / BLOCK;
+    assert!(tiles.len() >= range.end * blocks && a.width == k && a.rows >= target.rows);
+    assert!(a.values.len() >= a.rows * k && a.scales.len() >= a.rows * blocks && a.sums.len() >= a.rows * blocks);
+    macro_rules! run {
+        ($m:literal, $t:literal, $tile:expr, $row:expr) => {
+            // SAFETY: the assertions above bound every tile and row of the loops.
+            unsafe { store(&int4_block::<$m, $t>(tiles, blocks, a, $tile, $row), $tile, $row, target) }
+        };
+    }
+    blocked!(range, target.rows, run, [2: [6, 4, 2, 1], 1: [6, 4, 2, 1]]);
+}
+
+/// # Safety
+/// As `int4`; tiles `tile..tile + T` and rows `row..row + M` exist.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+unsafe fn int4_block<const M: usize, const T: usize>(
+    tiles: &[Tile4],
+    blocks: usize,
+    a: &Activations,
+    tile: usize,
+    row: usize,
+) -> [[__m512; M]; T] {
+    let mut acc = [[_mm512_setzero_ps(); M]; T];
+    let mask = _mm512_set1_epi8(15);
+    for b in 0..blocks {
+        let mut dot = [[_mm512_setzero_si512(); M]; T];
+        for group in 0..4 {
+            for t in 0..T {
+                // SAFETY: block `b` of tile `tile + t` exists; a group is 64 of its 256 bytes.
+                let bytes = unsafe {
+                    let at = tiles.as_ptr().add((tile + t) * blocks + b);
+                    _mm512_loadu_si512((*at).values.as_ptr().add(group * 64).cast())
+                };
+                let low = _mm512_and_si512(bytes, mask);
+                let high = _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), mask);
+                for m in 0..M {
+                    // SAFETY: row `row + m` has `blocks * 32` values; 8 are read at column `b * 32 + group * 8`.
+                    let (first, second) = unsafe {
+                        let at = a.values.as_ptr().add((row + m) * a.width + b * BLOCK + group * 8).cast::<i32>();
+                        (at.read_unaligned(), at.add(1).read_unaligned())
+                    };
+                    dot[t][m] = _mm512_dpbusd_epi32(dot[t][m], low, _mm512_set1_epi32(first));
+                    dot[t][m] = _mm512_dpbusd_epi32(dot[t][m], high, _mm512_set1_epi32(second));
+                }
+            }
+        }
+        for t in 0..T {
+            // SAFETY: the tile exists; it has 16 scales and 16 minima.
+            let (scales, minima) = unsafe {
+                let at = tiles.as_ptr().add((tile + t) * blocks + b);
+                (load_half((*at).scales.as_ptr()), load_half((*at).minima.as_ptr()))
+            };
+            for m in 0..M {
+                // SAFETY: row `row + m` has `blocks` scales and sums.
+                let (scale, sum) = unsafe {
+                    let index = (row + m) * blocks + b;
+                    (*a.scales.as_ptr().add(index), *a.sums.as_ptr().add(index))
+                };
+                let scaled = _mm512_mul_ps(scales, _mm512_set1_ps(scale));
+                acc[t][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[t][m]), scaled, acc[t][m]);
+                acc[t][m] = _mm512_fmadd_ps(minima, _mm512_set1_ps(scale * sum as f32), acc[t][m]);
+            }
+        }
+    }
+    acc
+}
+
+/// # Safety
+/// `pointer` is readable for 16 halves; AVX-512F.
+#[inline]
+#[target_feature(enable = "avx512f,f16c")]
+unsafe fn load_half(pointer: *const half::f16) -> __m512 {
+    // SAFETY: promised by the caller.
+    _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(pointer.cast()) })
+}
+
+/// # Safety
+/// As `int4`.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+pub(super) unsafe fn int8(tiles: &[Tile8], k: usize, a: &Activations, range: Range<usize>, target: &Target<'_>) {
+    let blocks = k / BLOCK;
+    assert!(tiles.len() >= range.end * blocks && a.width == k && a.rows >= target.rows);
+    assert!(a.values.len() >= a.rows * k && a.scales.len() >= a.rows * blocks && a.sums.len() >= a.rows * blocks);
+    macro_rules! run {
+        ($m:literal, $t:literal, $tile:expr, $row:expr) => {
+            // SAFETY: the assertions above bound every tile and row of the loops.
+            unsafe { store(&int8_block::<$m, $t>(tiles, blocks, a, $tile, $row), $tile, $row, target) }
+        };
+    }
+    blocked!(range, target.rows, run, [2: [6, 4, 2, 1], 1: [6, 4, 2, 1]]);
+}
+
+/// # Safety
+/// As `int4_block`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+unsafe fn int8_block<const M: usize, const T: usize>(
+    tiles: &[Tile8],
+    blocks: usize,
+    a: &Activations,
+    tile: usize,
+    row: usize,
+) -> [[__m512; M]; T] {
+    let mut acc = [[_mm512_setzero_ps(); M]; T];
+    for b in 0..blocks {
+        let mut dot = [[_mm512_setzero_si512(); M]; T];
+        for group in 0..8 {
+            for t in 0..T {
+                // SAFETY: block `b` of tile `tile + t` exists; a group is 64 of its 512 bytes.
+                let bytes = unsafe {
+                    let at = tiles.as_ptr().add((tile + t) * blocks + b);
+                    _mm512_loadu_si512((*at).values.as_ptr().add(group * 64).cast())
+                };
+                for m in 0..M {
+                    // SAFETY: row `row + m` has `blocks * 32` values; 4 are read at column `b * 32 + group * 4`.
+                    let four = unsafe {
+                        a.values.as_ptr().add((row + m) * a.width + b * BLOCK + group * 4).cast::<i32>().read_unaligned()
+                    };
+                    dot[t][m] = _mm512_dpbusd_epi32(dot[t][m], bytes, _mm512_set1_epi32(four));
+                }
+            }
+        }
+        for t in 0..T {
+            // SAFETY: the tile exists; it has 16 scales.
+            let scales = unsafe { load_half((*tiles.as_ptr().add((tile + t) * blocks + b)).scales.as_ptr()) };
+            for m in 0..M {
+                // SAFETY: row `row + m` has `blocks` scales and sums.
+                let (scale, sum) = unsafe {
+                    let index = (row + m) * blocks + b;
+                    (*a.scales.as_ptr().add(index), *a.sums.as_ptr().add(index))
+                };
+                // Weights are stored plus 128: exact in integers.
+                let exact = _mm512_sub_epi32(dot[t][m], _mm512_set1_epi32(128 * sum));
+                let scaled = _mm512_mul_ps(scales, _mm512_set1_ps(scale));
+                acc[t][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scaled, acc[t][m]);
+            }
+        }
+    }
+    acc
+}
+
+/// A dense weight type: 16 of them widen to floats.
+pub(super) trait Weight: Copy {
+    /// # Safety
+    /// `pointer` is readable for 16 weights; AVX-512F.
+    unsafe fn load(pointer: *const Self) -> __m512;
+}
+
+impl Weight for f32 {
+    #[inline(always)]
+    unsafe fn load(pointer: *const Self) -> __m512 {
+        // SAFETY: promised by the caller.
+        unsafe { _mm512_loadu_ps(pointer) }
+    }
+}
+
+impl Weight for u16 {
+    #[inline(always)]
+    unsafe fn load(pointer: *const Self) -> __m512 {
+        // SAFETY: promised by the caller. A bfloat16 is the upper half of a float.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(pointer.cast())))) }
+    }
+}
+
+/// # Safety
+/// As `int4`.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+pub(super) unsafe fn dense<W: Weight>(tiles: &[W], k: usize, x: &[f32], range: Range<usize>, target: &Target<'_>) {
+    assert!(tiles.len() >= range.end * k * LANES && x.len() >= target.rows * k);
+    macro_rules! run {
+        ($m:literal, $t:literal, $tile:expr, $row:expr) => {
+            // SAFETY: the assertion above bounds every tile and row of the loops.
+            unsafe { store(&dense_block::<W, $m, $t>(tiles, k, x, $tile, $row), $tile, $row, target) }
+        };
+    }
+    // One row wants many tiles in flight to hide the latency of additions; many rows want to reuse what they load.
+    if target.rows == 1 {
+        blocked!(range, 1, run, [8: [1], 4: [1], 1: [1]]);
+    } else {
+        blocked!(range, target.rows, run, [4: [6, 4, 3, 2, 1], 1: [6, 4, 2, 1]]);
+    }
+}
+
+/// # Safety
+/// As `int4_block`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn dense_block<W: Weight, const M: usize, const T: usize>(
+    tiles: &[W],
+    k: usize,
+    x: &[f32],
+    tile: usize,
+    row: usize,
+) -> [[__m512; M]; T] {
+    let mut acc = [[_mm512_setzero_ps(); M]; T];
+    for column in 0..k {
+        let mut inputs = [_mm512_setzero_ps(); M];
+        for (m, input) in inputs.iter_mut().enumerate() {
+            // SAFETY: row `row + m` has `k` values.
+            *input = _mm512_set1_ps(unsafe { *x.as_ptr().add((row + m) * k + column) });
+        }
+        for (t, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: column `column` of tile `tile + t` exists.
+            let weights = unsafe { W::load(tiles.as_ptr().add(((tile + t) * k + column) * LANES)) };
+            for (acc, input) in acc.iter_mut().zip(&inputs) {
+                *acc = _mm512_fmadd_ps(*input, weights, *acc);
+            }
+        }
+    }
+    acc
+}
