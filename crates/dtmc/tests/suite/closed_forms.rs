@@ -78,7 +78,7 @@ proptest! {
         let to: Vec<usize> = (0..size).map(|i| (i + shift) % size).collect();
         let move_matrix = |m: &[Vec<f64>]| {
             let mut moved = vec![vec![0.0; size]; size];
-            for i in 0..size { for j in 0..size { moved[to[i]][to[j]] = m[i][j]; } }
+            for (&i, row) in to.iter().zip(m) { for (&j, &value) in to.iter().zip(row) { moved[i][j] = value; } }
             moved
         };
         let mut latencies = model.latencies_ms().to_vec();
@@ -94,8 +94,8 @@ proptest! {
             solve(&other, &Thresholds::new(permuted), &SolveOptions::default()).expect("solvable"),
         );
         prop_assert!(close(a.throughput_tok_s(), b.throughput_tok_s(), 1e-9));
-        for i in 0..size {
-            prop_assert!((a.measures.models[i].utilisation - b.measures.models[to[i]].utilisation).abs() < 1e-9);
+        for (measures, &target) in a.measures.models.iter().zip(&to) {
+            prop_assert!((measures.utilisation - b.measures.models[target].utilisation).abs() < 1e-9);
         }
     }
 }
