@@ -261,7 +261,7 @@ fn study_text(study: &QuantumStudy) -> String {
         table.add_row([
             format!("{}", row.quantum_ms),
             format!("{:.6}", row.solution.throughput_tok_s()),
-            row.relative_change.map_or_else(String::new, |change| format!("{:+.2e}", change)),
+            row.relative_change.map_or_else(String::new, |change| format!("{change:+.2e}")),
             row.solution.states.to_string(),
         ]);
     }
