@@ -22,7 +22,8 @@ impl KvCache {
     /// A cache of `blocks` blocks of `block_size` positions (a multiple of 16). Memory is touched only when used.
     pub fn new(layers: usize, kv_heads: usize, head_dim: usize, blocks: usize, block_size: usize) -> Result<Self, Error> {
         check("KV block size", block_size, block_size > 0 && block_size.is_multiple_of(LANES), "a multiple of 16")?;
-        check("head dimension", head_dim, head_dim > 0 && head_dim <= MAX_HEAD, format!("1 to {MAX_HEAD}"))?;
+        let fits = head_dim > 0 && head_dim.is_multiple_of(2) && head_dim <= MAX_HEAD;
+        check("head dimension", head_dim, fits, format!("even, at most {MAX_HEAD}"))?;
         let size = blocks * block_size * kv_heads * head_dim;
         let zeros = || (0..layers).map(|_| vec![0f32; size]).collect();
         Ok(Self { kv_heads, head_dim, block_size, blocks, keys: zeros(), values: zeros() })
@@ -98,15 +99,15 @@ fn score_body(keys: &[f32], q: &[f32], out: &mut [f32]) {
     let scale = 1.0 / (q.len() as f32).sqrt();
     for (keys, out) in keys.chunks_exact(LANES * q.len()).zip(out.chunks_exact_mut(LANES)) {
         // Two sums, of even and odd dimensions, so that additions do not wait for each other.
-        let mut sums = [[0f32; LANES]; 2];
-        for (d, (keys, q)) in keys.chunks_exact(LANES).zip(q).enumerate() {
-            let sum = &mut sums[d % 2];
+        let (mut even, mut odd) = ([0f32; LANES], [0f32; LANES]);
+        for (keys, q) in keys.chunks_exact(2 * LANES).zip(q.chunks_exact(2)) {
             for lane in 0..LANES {
-                sum[lane] = keys[lane].mul_add(*q, sum[lane]);
+                even[lane] = keys[lane].mul_add(q[0], even[lane]);
+                odd[lane] = keys[LANES + lane].mul_add(q[1], odd[lane]);
             }
         }
         for lane in 0..LANES {
-            out[lane] = (sums[0][lane] + sums[1][lane]) * scale;
+            out[lane] = (even[lane] + odd[lane]) * scale;
         }
     }
 }
@@ -139,10 +140,26 @@ fn softmax_body(scores: &mut [f32], length: usize, total: &mut f32) {
 
 #[inline(always)]
 fn weigh_body(values: &[f32], weights: &[f32], sum: &mut [f32]) {
+    // Wide enough for several independent chains of additions, and narrow enough for registers.
+    if sum.len().is_multiple_of(64) {
+        weigh_chunks::<64>(values, weights, sum);
+    } else {
+        weigh_chunks::<2>(values, weights, sum);
+    }
+}
+
+#[inline(always)]
+fn weigh_chunks<const W: usize>(values: &[f32], weights: &[f32], sum: &mut [f32]) {
     let dim = sum.len();
-    for (values, weight) in values.chunks_exact(dim).zip(weights) {
-        for (sum, value) in sum.iter_mut().zip(values) {
-            *sum = weight.mul_add(*value, *sum);
+    for (at, sum) in sum.chunks_exact_mut(W).enumerate() {
+        let mut lanes = [0f32; W];
+        lanes.copy_from_slice(sum);
+        for (values, weight) in values.chunks_exact(dim).zip(weights) {
+            let values = &values[at * W..(at + 1) * W];
+            for lane in 0..W {
+                lanes[lane] = weight.mul_add(values[lane], lanes[lane]);
+            }
         }
+        sum.copy_from_slice(&lanes);
     }
 }
