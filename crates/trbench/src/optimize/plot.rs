@@ -57,7 +57,7 @@ fn line(area: &Area<'_>, candidates: &[Candidate], x: usize) -> anyhow::Result<(
         .x_label_area_size(44)
         .y_label_area_size(72)
         .build_cartesian_2d(0.5..f64::from(last) + 0.5, low - margin..high + margin)?;
-    chart.configure_mesh().x_desc(format!("B_{x}")).y_desc("tokens per second").draw()?;
+    chart.configure_mesh().light_line_style(TRANSPARENT).x_label_formatter(&whole).x_desc(format!("B_{x}")).y_desc("tokens per second").draw()?;
     let coordinates: Vec<(f64, f64)> = points.iter().map(|(&b, &value)| (f64::from(b), value)).collect();
     chart.draw_series(LineSeries::new(coordinates.iter().copied(), BLUE.stroke_width(2)))?;
     chart.draw_series(coordinates.iter().map(|&at| Circle::new(at, 3, BLUE.filled())))?;
@@ -78,7 +78,14 @@ fn heat_map(area: &Area<'_>, candidates: &[Candidate], (x, y): (usize, usize)) -
         .x_label_area_size(44)
         .y_label_area_size(60)
         .build_cartesian_2d(0.5..f64::from(last_x) + 0.5, 0.5..f64::from(last_y) + 0.5)?;
-    chart.configure_mesh().disable_mesh().x_desc(format!("B_{x}")).y_desc(format!("B_{y}")).draw()?;
+    chart
+        .configure_mesh()
+        .disable_mesh()
+        .x_label_formatter(&whole)
+        .y_label_formatter(&whole)
+        .x_desc(format!("B_{x}"))
+        .y_desc(format!("B_{y}"))
+        .draw()?;
     let corner = |bx: u32, by: u32, side: f64| (f64::from(bx) + side, f64::from(by) + side);
     chart.draw_series(cells.iter().map(|(&(bx, by), &value)| {
         let share = if high > low { (value - low) / (high - low) } else { 1.0 };
@@ -89,6 +96,11 @@ fn heat_map(area: &Area<'_>, candidates: &[Candidate], (x, y): (usize, usize)) -
         best.map(|(bx, by)| Rectangle::new([corner(bx, by, -0.5), corner(bx, by, 0.5)], RED.stroke_width(3))),
     )?;
     Ok(())
+}
+
+/// A threshold on an axis.
+fn whole(value: &f64) -> String {
+    format!("{value:.0}")
 }
 
 /// From dark blue over green to light yellow, with rising lightness, so that it reads in grey as well.
