@@ -2,6 +2,7 @@
 
 mod config;
 mod demo;
+mod demo_engine;
 mod models;
 mod schedules;
 mod tiny;

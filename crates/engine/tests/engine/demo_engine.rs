@@ -1,0 +1,254 @@
+//! The whole engine on the real demo pair: greedy output equals the one-request reference loop, whatever the
+//! concurrency, the thresholds and the order of arrival; and what happens to requests that cannot be served.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use candle_core::Device;
+use serde_json::{Value, json};
+use tokenrouter_engine::config::{Config, ModelConfig, RoutingConfig, RunnerKind, ThresholdConfig, WeightDtype};
+use tokenrouter_engine::model::{Decoder, ModelFiles};
+use tokenrouter_engine::reference::{self, ReferenceModel};
+use tokenrouter_engine::routing::SignalNeeds;
+use tokenrouter_engine::routing::registry::{self, SystemView};
+use tokenrouter_engine::runner::{CandleRunner, ModelRunner, NativeRunner};
+use tokenrouter_engine::{
+    CommittedToken, Engine, FinishReason, Request, SamplingParams, StreamEvent, SubmitError, TokenStream,
+};
+use tokenrouter_kernels::Pool;
+
+use crate::demo;
+
+const KV: (usize, usize) = (16, 16);
+const MAX_TOKENS: usize = 20;
+
+fn config(routing: &RoutingConfig, runner: RunnerKind) -> Config {
+    let yaml = include_str!("../../../../config/rstitch/demo.yaml");
+    let mut config = Config::from_yaml(yaml, "demo.yaml").expect("the shipped configuration");
+    config.routing = routing.clone();
+    for model in config.models.values_mut() {
+        model.runner = runner;
+        model.cores = None;
+        // Small, so that prompts are prefilled in several chunks.
+        model.scheduler.max_step_tokens = 24;
+    }
+    config
+}
+
+fn methods() -> [RoutingConfig; 2] {
+    [
+        RoutingConfig::new("rstitch", json!({"entropy_threshold": 2.0})),
+        RoutingConfig::new("random", json!({"semantics": "borrow", "probability": 0.4})),
+    ]
+}
+
+fn requests(count: usize, max_tokens: usize) -> Vec<Request> {
+    let text = demo::files().text;
+    let questions = ["What is 7 * 8?", "Name a prime above 90.", "Add 12 and 30.", "How many sides has a cube?"];
+    (0..count)
+        .map(|i| Request {
+            prompt: text.encode(&format!("{} ({i})\nAnswer:", questions[i % questions.len()])).expect("encodes"),
+            sampling: SamplingParams { max_tokens, seed: 5, ..SamplingParams::default() },
+            key: i as u64,
+        })
+        .collect()
+}
+
+fn runner(model: &ModelConfig) -> Box<dyn ModelRunner> {
+    let files = ModelFiles::open(model).expect("the demo model");
+    let needs = SignalNeeds { entropy: true };
+    match model.runner {
+        RunnerKind::Native => {
+            let pool = Pool::new(1, None).expect("a thread");
+            let runner = NativeRunner::load(&files.arch, &files.weights, model.dtype, needs, KV, pool);
+            Box::new(runner.expect("loads"))
+        }
+        RunnerKind::Candle => {
+            let decoder = Decoder::load(&files.arch, &files.weights, model.dtype, &Device::Cpu, KV).expect("loads");
+            Box::new(CandleRunner::new(decoder, needs, 1, None).expect("a thread"))
+        }
+    }
+}
+
+fn expected(config: &Config, requests: &[Request]) -> Vec<(Vec<CommittedToken>, FinishReason)> {
+    let mut runners: Vec<_> = config.models.values().map(runner).collect();
+    let view = SystemView { models: config.model_names(), entry: config.entry_index(), vocab: 49152 };
+    let policy = registry::build(&config.routing, &view).expect("valid routing");
+    let eos = demo::files().eos;
+    let one = |request: &Request| {
+        let mut models: Vec<_> = runners
+            .iter_mut()
+            .map(|runner| ReferenceModel { runner: &mut **runner, blocks: KV.0, block_size: KV.1 })
+            .collect();
+        let request = Arc::new(request.clone());
+        reference::generate(&mut models, &*policy, config.entry_index(), &eos, &request).expect("computes")
+    };
+    requests.iter().map(one).collect()
+}
+
+#[test]
+fn greedy_output_equals_the_reference_loop() {
+    let requests = requests(8, MAX_TOKENS);
+    for routing in methods() {
+        let base = config(&routing, RunnerKind::Native);
+        let want = expected(&base, &requests);
+        let switched = want.iter().any(|(tokens, _)| tokens.iter().any(|t| t.origin != tokens[0].origin));
+        assert!(switched, "{}: nothing was routed, the comparison would prove nothing", routing.method);
+        for (concurrency, thresholds) in
+            [(1, vec![1, 1]), (4, vec![1, 1]), (4, vec![1, 3]), (4, vec![2, 2]), (8, vec![1, 3]), (8, vec![2, 2])]
+        {
+            let mut config = base.clone();
+            config.system.max_active = concurrency;
+            config.batching.thresholds = ThresholdConfig::Fixed(thresholds.clone());
+            let engine = Engine::launch(&config).expect("launches");
+            // Another order for every case.
+            let order: Vec<usize> = (0..requests.len()).map(|i| (i * 3 + concurrency) % requests.len()).collect();
+            let streams: Vec<(usize, TokenStream)> =
+                order.iter().map(|i| (*i, engine.generate(requests[*i].clone()).expect("taken"))).collect();
+            for (i, stream) in streams {
+                let (tokens, reason, stats) = stream.collect_blocking();
+                let case = format!("{}, concurrency {concurrency}, thresholds {thresholds:?}, request {i}", routing.method);
+                assert_eq!((&tokens, &reason), (&want[i].0, &want[i].1), "{case}");
+                assert_eq!(stats.tokens(), tokens.len() as u64, "{case}");
+            }
+            assert!(engine.drain(Duration::from_secs(60)));
+            assert_eq!(engine.stats().open_requests, 0);
+        }
+    }
+}
+
+#[test]
+fn the_candle_runner_reproduces_its_reference_loop() {
+    let requests = requests(2, 4);
+    let mut config = config(&methods()[1], RunnerKind::Candle);
+    let want = expected(&config, &requests);
+    config.system.max_active = 2;
+    config.batching.thresholds = ThresholdConfig::Fixed(vec![1, 2]);
+    let engine = Engine::launch(&config).expect("launches");
+    let streams: Vec<_> = requests.iter().map(|request| engine.generate(request.clone()).expect("taken")).collect();
+    for (stream, want) in streams.into_iter().zip(want) {
+        let (tokens, reason, _) = stream.collect_blocking();
+        assert_eq!((tokens, reason), want);
+    }
+}
+
+/// Log-probabilities of a row.
+fn log_softmax(logits: &[f32]) -> Vec<f64> {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let z: f64 = logits.iter().map(|x| f64::from(x - max).exp()).sum::<f64>().ln();
+    logits.iter().map(|x| f64::from(x - max) - z).collect()
+}
+
+/// Against llama.cpp on teacher-forced text: top-1 agreement and KL over its top 20 with the rest in one bucket. The
+/// bounds leave room for what llama.cpp differs from itself between settings (its own mean KL: 0.003).
+#[test]
+fn logits_are_close_to_llama_cpp() {
+    let fixture = demo::fixture("llamacpp_logits.json");
+    let ids: Vec<u32> = serde_json::from_value(fixture["ids"].clone()).expect("ids");
+    for dtype in [WeightDtype::Native, WeightDtype::F32, WeightDtype::Bf16] {
+        let files = demo::files();
+        let pool = Pool::new(1, None).expect("a thread");
+        let needs = SignalNeeds::default();
+        let mut runner = NativeRunner::load(&files.arch, &files.weights, dtype, needs, KV, pool).expect("loads");
+        let request = Arc::new(Request { prompt: vec![0], sampling: SamplingParams::default(), key: 0 });
+        let blocks: Vec<u32> = (0..KV.0 as u32).collect();
+        let (mut agree, mut total) = (0, 0.0);
+        let positions = fixture["positions"].as_array().expect("positions");
+        for (i, position) in positions.iter().enumerate() {
+            let mut batch = tokenrouter_engine::scheduler::Batch::default();
+            batch.push(tokenrouter_engine::RequestId(0), &request, (i, &ids[i..=i]), &blocks, true);
+            let ours = log_softmax(runner.logits(&batch).expect("computes"));
+            let top: Vec<(usize, f64)> = serde_json::from_value(position["top"].clone()).expect("top");
+            let best = (0..ours.len()).max_by(|a, b| ours[*a].total_cmp(&ours[*b])).expect("a vocabulary");
+            agree += usize::from(best == top[0].0);
+            let (mut kl, mut p_rest, mut q_rest) = (0.0, 1.0, 1.0);
+            for (id, theirs) in top {
+                kl += theirs.exp() * (theirs - ours[id]);
+                p_rest -= theirs.exp();
+                q_rest -= ours[id].exp();
+            }
+            kl += p_rest * (p_rest / q_rest).ln();
+            total += kl;
+        }
+        let mean = total / positions.len() as f64;
+        assert!(agree * 100 >= positions.len() * 95, "{dtype:?}: top-1 agrees at {agree} of {}", positions.len());
+        assert!(mean < 0.01, "{dtype:?}: mean KL {mean}");
+    }
+}
+
+#[test]
+fn requests_that_cannot_be_served_are_refused_with_reasons() {
+    let mut config = config(&methods()[1], RunnerKind::Native);
+    config.system.max_tokens_per_request = 100;
+    config.system.max_queued = 1;
+    config.system.max_active = 3;
+    let engine = Engine::launch(&config).expect("launches");
+    let request = |prompt: Vec<u32>| Request { prompt, sampling: SamplingParams::default(), key: 0 };
+    assert_eq!(engine.generate(request(vec![5; 100])).err(), Some(SubmitError::TooLong { prompt: 100, limit: 100 }));
+    assert!(matches!(engine.generate(request(Vec::new())), Err(SubmitError::Invalid(_))));
+    assert!(matches!(engine.generate(request(vec![49152])), Err(SubmitError::Invalid(_))));
+    let mut open: Vec<_> = (0..4).map(|_| engine.generate(request(vec![5; 20])).expect("taken")).collect();
+    assert!(matches!(engine.generate(request(vec![5; 20])), Err(SubmitError::Overloaded { open: 4, limit: 4 })));
+    // A client that goes away frees its place; an aborted one hears of it.
+    drop(open.pop());
+    let id = open[0].id();
+    engine.abort(id);
+    let (_, reason, _) = open.remove(0).collect_blocking();
+    assert_eq!(reason, FinishReason::Cancelled);
+    for stream in open {
+        let (tokens, reason, _) = stream.collect_blocking();
+        assert!(reason == FinishReason::Stop || tokens.len() == 80, "{reason:?} after {} tokens", tokens.len());
+    }
+    assert!(engine.drain(Duration::from_secs(60)));
+    assert!(matches!(engine.generate(request(vec![5])), Err(SubmitError::ShuttingDown)));
+}
+
+#[test]
+fn models_without_a_common_vocabulary_are_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let tiny = crate::tiny::config("llama");
+    crate::tiny::write(dir.path(), &tiny, &crate::tiny::tensors(&tiny, 1));
+    let mut config = config(&methods()[1], RunnerKind::Native);
+    config.models["large"] = ModelConfig { path: Some(dir.path().to_owned()), ..ModelConfig::default() };
+    let message = Engine::launch(&config).expect_err("different vocabularies").to_string();
+    assert!(message.contains("`small` and `large` do not share a vocabulary"), "{message}");
+}
+
+#[test]
+fn damaged_files_are_refused_with_their_names() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).expect("writable");
+        ModelConfig { path: Some(path), ..ModelConfig::default() }
+    };
+    let whole = std::fs::read(demo::files().weights.path()).expect("the demo file");
+    let mut flipped = whole[..4_000_000].to_vec();
+    flipped[8..16].fill(0xff);
+    for (config, wanted) in [
+        (file("text.gguf", b"hello, this is not a model"), "not a GGUF file"),
+        (file("short.gguf", b"GG"), "shorter than 4 bytes"),
+        (file("half.gguf", &whole[..whole.len() / 2]), "truncated or corrupt"),
+        (file("header.gguf", &whole[..1000]), "GGUF header cannot be read"),
+        (file("counts.gguf", &flipped), "GGUF header cannot be read"),
+    ] {
+        let message = ModelFiles::open(&config).expect_err("damaged").to_string();
+        let name = config.path.expect("a path");
+        assert!(message.contains(wanted) && message.contains(&*name.to_string_lossy()), "{message}");
+    }
+    let missing = ModelConfig { path: Some("/no/such/model.gguf".into()), ..ModelConfig::default() };
+    assert!(ModelFiles::open(&missing).expect_err("missing").to_string().contains("/no/such/model.gguf"));
+}
+
+#[test]
+fn a_stream_gives_tokens_before_the_end() {
+    let engine = Engine::launch(&config(&methods()[0], RunnerKind::Native)).expect("launches");
+    let mut stream = engine.generate(requests(1, 5).remove(0)).expect("taken");
+    let mut events = Vec::new();
+    while let Some(event) = stream.blocking_next() {
+        events.push(event);
+    }
+    assert!(matches!(events.first(), Some(StreamEvent::Token(_))));
+    assert!(matches!(events.last(), Some(StreamEvent::Finished(..))));
+    let _: Value = serde_json::to_value(engine.stats()).expect("serialises");
+}
