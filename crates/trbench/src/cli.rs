@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{fetch, report, run, serve};
+use crate::{fetch, optimize, report, run, serve};
 
 /// Exit code after an interrupt (128 + SIGINT).
 const INTERRUPTED: u8 = 130;
@@ -24,6 +24,8 @@ enum Command {
     Run(run::RunArgs),
     /// Print the tables of finished runs.
     Report(report::ReportArgs),
+    /// Find the best delayed-batching thresholds with the throughput model.
+    Optimize(Box<optimize::OptimizeArgs>),
     /// Serve a routed system over an OpenAI-compatible HTTP API.
     Serve(serve::ServeArgs),
     /// Fetch and list model weights.
@@ -70,6 +72,7 @@ pub fn main(cli: Cli) -> ExitCode {
     let result = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Optimize(args) => optimize::run(*args),
         Command::Serve(args) => serve::run(&args),
         Command::Models { command } => fetch::run(&command),
         Command::Config { command } => config(&command),

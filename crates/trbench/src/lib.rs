@@ -4,7 +4,7 @@ pub mod cli;
 pub mod dataset;
 pub mod fetch;
 pub mod grade;
-// pub mod optimize;
+pub mod optimize;
 pub mod report;
 pub mod results;
 pub mod run;

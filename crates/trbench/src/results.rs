@@ -162,8 +162,8 @@ impl Summary {
 
 /// `mean_x_ms`, `median_x_ms`, `p90_x_ms`, `p99_x_ms` for ttft, tpot and e2el.
 pub(crate) fn latencies(records: &[Record]) -> Map<String, Value> {
-    let columns: [(&str, fn(&Record) -> Option<f64>); 3] =
-        [("ttft", |r| r.ttft_ms), ("tpot", |r| r.tpot_ms), ("e2el", |r| r.e2el_ms)];
+    type Column = fn(&Record) -> Option<f64>;
+    let columns: [(&str, Column); 3] = [("ttft", |r| r.ttft_ms), ("tpot", |r| r.tpot_ms), ("e2el", |r| r.e2el_ms)];
     let mut map = Map::new();
     for (name, column) in columns {
         let values: Vec<f64> = records.iter().filter_map(column).collect();

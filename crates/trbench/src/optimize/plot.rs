@@ -57,7 +57,13 @@ fn line(area: &Area<'_>, candidates: &[Candidate], x: usize) -> anyhow::Result<(
         .x_label_area_size(44)
         .y_label_area_size(72)
         .build_cartesian_2d(0.5..f64::from(last) + 0.5, low - margin..high + margin)?;
-    chart.configure_mesh().light_line_style(TRANSPARENT).x_label_formatter(&whole).x_desc(format!("B_{x}")).y_desc("tokens per second").draw()?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .x_label_formatter(&whole)
+        .x_desc(format!("B_{x}"))
+        .y_desc("tokens per second")
+        .draw()?;
     let coordinates: Vec<(f64, f64)> = points.iter().map(|(&b, &value)| (f64::from(b), value)).collect();
     chart.draw_series(LineSeries::new(coordinates.iter().copied(), BLUE.stroke_width(2)))?;
     chart.draw_series(coordinates.iter().map(|&at| Circle::new(at, 3, BLUE.filled())))?;
