@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::quantized::GgmlDType;
 use candle_core::DType;
+use candle_core::quantized::GgmlDType;
 use tokenrouter_kernels::{
     BlockKind, Decoder, DecoderConfig, Isa, KvCache, LayerWeights, PackedMatrix, Pool, RowInput, entropy,
 };

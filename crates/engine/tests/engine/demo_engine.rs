@@ -107,7 +107,8 @@ fn greedy_output_equals_the_reference_loop() {
                 order.iter().map(|i| (*i, engine.generate(requests[*i].clone()).expect("taken"))).collect();
             for (i, stream) in streams {
                 let (tokens, reason, stats) = stream.collect_blocking();
-                let case = format!("{}, concurrency {concurrency}, thresholds {thresholds:?}, request {i}", routing.method);
+                let case =
+                    format!("{}, concurrency {concurrency}, thresholds {thresholds:?}, request {i}", routing.method);
                 assert_eq!((&tokens, &reason), (&want[i].0, &want[i].1), "{case}");
                 assert_eq!(stats.tokens(), tokens.len() as u64, "{case}");
             }

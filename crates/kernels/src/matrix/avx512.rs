@@ -173,7 +173,11 @@ unsafe fn int8_block<const M: usize, const T: usize>(
                 for m in 0..M {
                     // SAFETY: row `row + m` has `blocks * 32` values; 4 are read at column `b * 32 + group * 4`.
                     let four = unsafe {
-                        a.values.as_ptr().add((row + m) * a.width + b * BLOCK + group * 4).cast::<i32>().read_unaligned()
+                        a.values
+                            .as_ptr()
+                            .add((row + m) * a.width + b * BLOCK + group * 4)
+                            .cast::<i32>()
+                            .read_unaligned()
                     };
                     dot[t][m] = _mm512_dpbusd_epi32(dot[t][m], bytes, _mm512_set1_epi32(four));
                 }
@@ -217,7 +221,9 @@ impl Weight for u16 {
     #[inline(always)]
     unsafe fn load(pointer: *const Self) -> __m512 {
         // SAFETY: promised by the caller. A bfloat16 is the upper half of a float.
-        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(pointer.cast())))) }
+        unsafe {
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(pointer.cast()))))
+        }
     }
 }
 
