@@ -72,6 +72,13 @@ pub(super) fn run(args: &OptimizeArgs, inputs: Inputs) -> anyhow::Result<Answers
                     found.evaluated, found.feasible
                 ));
             }
+            if found.strategy == Strategy::Screening {
+                notes.push(
+                    "vectors were screened by simulation; those that can be near the best were then solved exactly where \
+                     their chains are small; `--strategy exhaustive` solves all exactly"
+                        .to_owned(),
+                );
+            }
             let candidates = std::mem::take(&mut found.candidates);
             search = Some(found);
             candidates
