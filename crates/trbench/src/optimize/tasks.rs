@@ -7,8 +7,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use tokenrouter_dtmc::{
     Answer, Candidate, Certificate, Chain, Coarse, Evaluation, Model, QuantumStudy, SearchOptions, SearchResult,
-    Spread, TableRow, Thresholds, Uncertainty, best_within_time_per_token, certify, evaluate, optimize_with_progress,
-    propagate, quantum_study, solve, threshold_table_rows,
+    Spread, Strategy, TableRow, Thresholds, Uncertainty, best_within_time_per_token, certify, evaluate,
+    optimize_with_progress, propagate, quantum_study, solve, threshold_table_rows,
 };
 
 /// Largest relative error for which a coarser quantum answers instead of the simulator.
