@@ -14,6 +14,7 @@ pub use matrix::TransitionMatrix;
 pub(crate) use explore::{Explored, Explorer, Limits, Stop};
 pub(crate) use key::{Key, Layout};
 pub(crate) use outcomes::compositions;
+pub(crate) use table::StateTable;
 
 use crate::{Error, Model, SizeEstimate, SolveOptions, Thresholds, estimate};
 

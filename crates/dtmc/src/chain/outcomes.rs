@@ -89,10 +89,11 @@ fn multinomial<K: Key>(count: u32, row: &[f64], layout: &Layout) -> Vec<(K, f64)
         if later == 0.0 {
             return partial.iter().map(|&(packed, left, p)| (packed + field.place(left), p)).collect();
         }
-        let tables: Vec<Vec<f64>> = (0..=count).map(|left| binomial(left, row[target], later)).collect();
+        let mut tables: Vec<Option<Vec<f64>>> = vec![None; count as usize + 1];
         let mut next = Vec::new();
         for &(packed, left, p) in &partial {
-            for (taken, &share) in tables[left as usize].iter().enumerate() {
+            let table = tables[left as usize].get_or_insert_with(|| binomial(left, row[target], later));
+            for (taken, &share) in table.iter().enumerate() {
                 if p * share > 0.0 {
                     next.push((packed + field.place(taken as u32), left - taken as u32, p * share));
                 }

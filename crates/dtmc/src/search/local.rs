@@ -1,10 +1,17 @@
 //! Hill climbing over threshold vectors, for numbers of vectors that can't be enumerated.
 
-use super::screen::exact_or_simulated;
-use super::{Candidate, Progress, SearchOptions, shared_options};
+use super::screen::{FINAL_STATES, exact_or_simulated};
+use super::{Answer, Candidate, Progress, SearchOptions, shared_options};
 use crate::{Error, Model, Thresholds, is_feasible};
 use rayon::prelude::*;
 use std::collections::HashMap;
+
+/// States up to which a vector on the way is solved exactly.
+const CLIMB_STATES: usize = 30_000;
+/// Request steps of a simulation on the way.
+const CLIMB_STEPS: u64 = 2_000_000;
+/// Simulated vectors near the best that are evaluated again, as finals.
+const REFINED: usize = 8;
 
 /// Moves from one vector are steps of these sizes in each coordinate, and shifts between two coordinates.
 fn neighbours(model: &Model, from: &[u32], step: u32) -> Vec<Vec<u32>> {
@@ -65,17 +72,46 @@ impl Climber<'_> {
         fresh.dedup();
         let shared = shared_options(&self.options.solve, fresh.len());
         let mut simulation = self.options.simulation.clone();
-        simulation.max_steps = simulation.max_steps.min(4_000_000);
+        simulation.max_steps = simulation.max_steps.min(CLIMB_STEPS);
         let results: Vec<(Vec<u32>, Candidate)> = fresh
             .into_par_iter()
             .with_max_len(1)
             .map(|vector| {
                 let thresholds = Thresholds::new(vector.clone());
-                Ok((vector, exact_or_simulated(self.model, &thresholds, &shared, &simulation)?))
+                Ok((vector, exact_or_simulated(self.model, &thresholds, CLIMB_STATES, &shared, &simulation)?))
             })
             .collect::<Result<_, Error>>()?;
         self.seen.extend(results);
         (self.progress)(self.seen.len(), self.seen.len());
+        Ok(())
+    }
+
+    /// Evaluates simulated vectors that may be near the best again, exactly where they fit.
+    fn refine(&mut self) -> Result<(), Error> {
+        let high = self.seen.keys().map(|vector| self.score(vector)).fold(0.0, f64::max);
+        let floor = high * (1.0 - self.options.near_tie);
+        let near = |vector: &Vec<u32>, candidate: &Candidate| {
+            matches!(candidate.answer, Answer::Simulated(_)) && self.score(vector) + candidate.half_width() >= floor
+        };
+        let mut again: Vec<Vec<u32>> = self
+            .seen
+            .iter()
+            .filter(|(vector, candidate)| near(vector, candidate))
+            .map(|(vector, _)| vector.clone())
+            .collect();
+        again.sort_by(|a, b| self.score(b).total_cmp(&self.score(a)).then_with(|| a.cmp(b)));
+        again.truncate(REFINED);
+        let shared = shared_options(&self.options.solve, again.len());
+        let (model, simulation) = (self.model, &self.options.simulation);
+        let results: Vec<(Vec<u32>, Candidate)> = again
+            .into_par_iter()
+            .with_max_len(1)
+            .map(|vector| {
+                let thresholds = Thresholds::new(vector.clone());
+                Ok((vector, exact_or_simulated(model, &thresholds, FINAL_STATES, &shared, simulation)?))
+            })
+            .collect::<Result<_, Error>>()?;
+        self.seen.extend(results);
         Ok(())
     }
 
@@ -122,5 +158,6 @@ pub(super) fn climb_from(
     for start in starts.into_iter().take(climbs) {
         climber.climb_from(start)?;
     }
+    climber.refine()?;
     Ok(climber.seen.into_values().collect())
 }

@@ -20,6 +20,9 @@ const EXACT_TIE: f64 = 1e-10;
 /// Largest product of vectors and transitions of the eager chain that is enumerated exactly.
 const EXACT_WORK: f64 = 3e9;
 
+/// Most vectors that are ever listed.
+const MOST_VECTORS: u64 = 2_000_000;
+
 /// How to look for the best vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -199,6 +202,10 @@ pub fn optimize_with_progress(
         Strategy::Auto => choose(model, feasible, options)?,
         given => given,
     };
+    if strategy != Strategy::Local && feasible > MOST_VECTORS {
+        let allowed = format!("at most {MOST_VECTORS}, or the local strategy");
+        return Err(Error::option("strategy", format!("{feasible} feasible vectors to list"), allowed));
+    }
     let candidates = match strategy {
         Strategy::Local => local::climb(model, options, progress)?,
         Strategy::Screening => screen::screen(model, enumerate_feasible(model), options, progress)?,

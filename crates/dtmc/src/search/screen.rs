@@ -16,7 +16,7 @@ const FINALISTS: usize = 8;
 /// Vectors that can reach the finals at most.
 const MOST_FINALISTS: usize = 24;
 /// States of a chain in the finals that is still solved exactly.
-const FINAL_STATES: usize = 400_000;
+pub(super) const FINAL_STATES: usize = 400_000;
 /// Bytes it may take.
 const FINAL_BYTES: usize = 400 << 20;
 
@@ -107,7 +107,7 @@ fn finals(
         .par_iter()
         .with_max_len(1)
         .map(|thresholds| {
-            let candidate = exact_or_simulated(model, thresholds, &shared, &options.simulation);
+            let candidate = exact_or_simulated(model, thresholds, FINAL_STATES, &shared, &options.simulation);
             tick();
             candidate
         })
@@ -116,15 +116,16 @@ fn finals(
     Ok(candidates)
 }
 
-/// The exact answer when the chain is small enough for a final, else a simulation.
+/// The exact answer when the chain has at most `most_states`, else a simulation.
 pub(super) fn exact_or_simulated(
     model: &Model,
     thresholds: &Thresholds,
+    most_states: usize,
     options: &SolveOptions,
     simulation: &SimulationOptions,
 ) -> Result<Candidate, Error> {
     let small = SolveOptions {
-        max_states: options.max_states.min(FINAL_STATES),
+        max_states: options.max_states.min(most_states),
         memory_limit: Some(options.memory_bytes().min(FINAL_BYTES)),
         ..options.clone()
     };

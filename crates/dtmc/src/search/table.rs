@@ -5,7 +5,7 @@ use super::{Candidate, Progress, SearchOptions, SearchResult, Strategy, optimize
 use crate::{Error, Model, Thresholds, count_feasible, is_feasible};
 
 /// Feasible vectors up to which a row is searched by [`optimize`] as it is; beyond, hill climbing from the rows before.
-const ENUMERATED: u64 = 600;
+const ENUMERATED: u64 = 150;
 
 /// One row of the table: the search result for `active` requests.
 #[derive(Debug, Clone, serde::Serialize)]

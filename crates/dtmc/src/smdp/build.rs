@@ -1,8 +1,8 @@
 //! The decision process behind the thresholds: states before a launch decision, one action per set of models to launch.
 
-use crate::chain::{Explorer, Key, Layout, Limits, StateView};
-use crate::{Error, Model, SolveOptions};
-use std::collections::HashMap;
+use crate::chain::{Explorer, Key, Layout, Limits, StateTable, StateView};
+use crate::estimate::human_bytes;
+use crate::{Error, Model, SolveOptions, Thresholds, estimate_size};
 
 /// One decision in one state.
 #[derive(Debug, Clone, Copy)]
@@ -45,14 +45,33 @@ impl Process {
 }
 
 /// Explores every state that some sequence of decisions reaches.
+///
+/// The eager chain has about as many states, so its estimate decides whether to start at all.
 pub(super) fn build(model: &Model, options: &SolveOptions) -> Result<Process, Error> {
+    let expected = estimate_size(model, &Thresholds::eager(model.models()))?;
+    let limits = options.limits();
+    if expected.states > limits.states as f64
+        || bytes::<u64>(expected.states, 2.0 * expected.nonzeros) > limits.bytes as f64
+    {
+        return Err(too_large(expected.states, limits));
+    }
     let layout = Layout::new(model)?;
     if layout.bits <= 64 { explore::<u64>(model, layout, options) } else { explore::<u128>(model, layout, options) }
 }
 
+fn bytes<K>(states: f64, transitions: f64) -> f64 {
+    states * (size_of::<K>() as f64 * 6.0 + 160.0) + transitions * 40.0
+}
+
+fn too_large(states: f64, limits: Limits) -> Error {
+    let problem = format!("the decision process has about {states:.0} states or more");
+    let allowed = format!("{} states and {}; use a coarser quantum", limits.states, human_bytes(limits.bytes as f64));
+    Error::option("certificate", problem, allowed)
+}
+
 struct Exploration<K> {
     explorer: Explorer<K>,
-    number: HashMap<K, u32>,
+    table: StateTable<K>,
     keys: Vec<K>,
     limits: Limits,
     tokens_per_step: Vec<f64>,
@@ -63,11 +82,12 @@ fn explore<K: Key>(model: &Model, layout: Layout, options: &SolveOptions) -> Res
     let start = explorer.initial((options.start, model.concurrency()));
     let mut exploration = Exploration {
         explorer,
-        number: HashMap::from([(start, 0)]),
+        table: StateTable::new(),
         keys: vec![start],
         limits: options.limits(),
         tokens_per_step: (0..model.routing_states()).map(|state| model.tokens_per_step(state)).collect(),
     };
+    exploration.table.insert(start);
     let mut process = Process {
         action_start: vec![0],
         actions: Vec::new(),
@@ -87,13 +107,11 @@ fn explore<K: Key>(model: &Model, layout: Layout, options: &SolveOptions) -> Res
 
 impl<K: Key> Exploration<K> {
     fn check(&self, process: &Process) -> Result<(), Error> {
-        let bytes = self.keys.len() * (size_of::<K>() * 3 + 120) + process.columns.len() * 24;
-        if self.keys.len() <= self.limits.states && bytes <= self.limits.bytes {
+        let bytes = bytes::<K>(self.keys.len() as f64, process.columns.len() as f64);
+        if self.keys.len() <= self.limits.states && bytes <= self.limits.bytes as f64 {
             return Ok(());
         }
-        let problem = format!("the decision process has more than {} states", self.keys.len());
-        let allowed = format!("{} states and {} bytes; use a coarser quantum", self.limits.states, self.limits.bytes);
-        Err(Error::option("certificate", problem, allowed))
+        Err(too_large(self.keys.len() as f64, self.limits))
     }
 
     /// Adds the actions of state `at`.
@@ -149,9 +167,8 @@ impl<K: Key> Exploration<K> {
             };
             for (&delta, &p) in deltas.iter().zip(probs) {
                 let target = event.base + delta;
-                let fresh = self.keys.len() as u32;
-                let number = *self.number.entry(target).or_insert(fresh);
-                if number == fresh {
+                let (number, is_new) = self.table.insert(target);
+                if is_new {
                     self.keys.push(target);
                 }
                 process.columns.push(number);

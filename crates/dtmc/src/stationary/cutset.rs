@@ -13,7 +13,7 @@ use super::{Tolerance, gmres::Krylov, gmres::gmres};
 use crate::TransitionMatrix;
 
 /// Directions kept by GMRES, unless memory asks for fewer.
-const RESTART: usize = 60;
+const RESTART: usize = 120;
 /// Most bytes for these directions.
 const BASIS_BYTES: usize = 256 << 20;
 /// Plain sweeps before acceleration starts: they wash out transients of the initial guess.

@@ -5,7 +5,7 @@ use crate::support::{cases, close, glimp, small_model, three, two};
 use nalgebra::{DMatrix, DVector};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
-use tokenrouter_dtmc::{Model, SolveOptions, Thresholds, solve};
+use tokenrouter_dtmc::{Chain, Model, SolveOptions, Thresholds, solve};
 
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 struct Key {
@@ -198,6 +198,29 @@ fn latencies_by_batch_size_and_caps_match_brute_force() {
     compare(&capped, &[2, 2]);
     let capped = three(4, 3.0).to_builder().max_batch(vec![Some(1), None, Some(2)]).build().expect("valid");
     compare(&capped, &[1, 2, 1]);
+}
+
+/// Wide enough for states of more than 64 bits.
+#[test]
+fn many_routing_states_match_brute_force() {
+    let states = 16;
+    let ring = |s: usize| {
+        let mut row = vec![0.0; states];
+        row[(s + 1) % states] = 0.75;
+        row[(s + 5) % states] = 0.25;
+        row
+    };
+    let model = Model::builder()
+        .latencies_ms([200.0, 300.0])
+        .routing_state_models((0..states).map(|s| s % 3 / 2).collect())
+        .routing((0..states).map(ring).collect())
+        .quantum_ms(1.0)
+        .concurrency(2)
+        .build()
+        .expect("valid");
+    assert!(Chain::build(&model, &Thresholds::eager(2), &SolveOptions::default()).expect("small").state_bits() > 64);
+    compare(&model, &[1, 1]);
+    compare(&model, &[1, 2]);
 }
 
 #[test]

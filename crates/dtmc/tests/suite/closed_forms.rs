@@ -36,7 +36,7 @@ proptest! {
 
     #[test]
     fn one_request_visits_in_turn(
-        (latencies, routing, commits) in (2_usize..=5).prop_flat_map(|models| (
+        (latencies, routing, commits) in (2_usize..=8).prop_flat_map(|models| (
             prop::collection::vec(1_u32..400, models),
             prop::collection::vec(row(models), models),
             prop::collection::vec(prop::collection::vec(0.0_f64..2.0, models), models),

@@ -2,8 +2,8 @@
 
 use crate::support::{close, three, throughput, two};
 use tokenrouter_dtmc::{
-    Answer, Error, Evaluation, Model, SimulationOptions, SolveOptions, Thresholds, estimate_size, evaluate,
-    quantum_study, solve,
+    Answer, Error, Evaluation, Model, SearchOptions, SimulationOptions, SolveOptions, Strategy, Thresholds, certify,
+    estimate_size, evaluate, optimize, quantum_study, solve,
 };
 
 #[test]
@@ -30,6 +30,11 @@ fn too_large_is_refused_with_what_would_fit() {
     let options = SolveOptions { memory_limit: Some(20 << 20), ..SolveOptions::default() };
     let error = solve(&three(4, 0.1), &Thresholds::eager(3), &options).expect_err("too large");
     assert!(error.to_string().contains("21 MB"), "{error}");
+    // Certificates and listings have limits of their own.
+    let error = certify(&three(16, 0.1), &Thresholds::eager(3), &SolveOptions::default()).expect_err("too large");
+    assert!(error.to_string().contains("decision process"), "{error}");
+    let listing = SearchOptions { strategy: Strategy::Exhaustive, ..SearchOptions::default() };
+    assert!(matches!(optimize(&three(4000, 1.0), &listing), Err(Error::InvalidOption { .. })));
     // Astronomically large: refused without trying.
     let error = solve(&three(4096, 0.1), &Thresholds::eager(3), &SolveOptions::default()).expect_err("too large");
     assert!(matches!(error, Error::TooLarge { .. }), "{error}");

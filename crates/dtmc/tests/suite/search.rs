@@ -65,7 +65,7 @@ fn the_table_has_the_best_vector_for_every_count() {
 fn large_tables_climb_from_row_to_row() {
     let model = two(40, 0.65, 1.5);
     let rows = threshold_table_rows(&model, &SearchOptions::default(), &|_, _| ()).expect("solvable");
-    assert!(rows[20].exhaustive && !rows[39].exhaustive);
+    assert!(rows[10].exhaustive && !rows[39].exhaustive);
     let exhaustive = optimize(&model, &SearchOptions { strategy: Strategy::Exhaustive, ..SearchOptions::default() })
         .expect("solvable");
     let last = rows[39].best.throughput_tok_s();

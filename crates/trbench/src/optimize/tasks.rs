@@ -7,8 +7,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use tokenrouter_dtmc::{
     Answer, Candidate, Certificate, Chain, Coarse, Evaluation, Model, QuantumStudy, SearchOptions, SearchResult,
-    Spread, TableRow, Thresholds, Uncertainty, best_within_time_per_token, certify, evaluate, optimize_with_progress,
-    propagate, quantum_study, solve, threshold_table_rows,
+    Spread, Strategy, TableRow, Thresholds, Uncertainty, best_within_time_per_token, certify, evaluate,
+    optimize_with_progress, propagate, quantum_study, solve, threshold_table_rows,
 };
 
 /// Largest relative error for which a coarser quantum answers instead of the simulator.
@@ -71,6 +71,13 @@ pub(super) fn run(args: &OptimizeArgs, inputs: Inputs) -> anyhow::Result<Answers
                     "{} of {} feasible vectors were looked at: this is a search and can miss the best",
                     found.evaluated, found.feasible
                 ));
+            }
+            if found.strategy == Strategy::Screening {
+                notes.push(
+                    "vectors were screened by simulation; those that can be near the best were then solved exactly where \
+                     their chains are small; `--strategy exhaustive` solves all exactly"
+                        .to_owned(),
+                );
             }
             let candidates = std::mem::take(&mut found.candidates);
             search = Some(found);
