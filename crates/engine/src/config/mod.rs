@@ -6,13 +6,13 @@
 mod error;
 mod reference;
 mod routing;
+mod values;
 
 use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
 use schemars::JsonSchema;
-use serde::de::{Error as _, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 pub use error::ConfigError;
 pub(crate) use error::nearest;
@@ -370,142 +370,4 @@ impl ModelConfig {
 /// `a`, `b` and `c` in backticks, for messages.
 pub(crate) fn list<S: AsRef<str>>(names: &[S]) -> String {
     names.iter().map(|name| format!("`{}`", name.as_ref())).collect::<Vec<_>>().join(", ")
-}
-
-impl LatencyProfile {
-    /// Step time in milliseconds at batch size `batch` (at least 1).
-    pub fn at(&self, batch: usize) -> f64 {
-        match self {
-            Self::Constant(value) => *value,
-            Self::Table(values) => {
-                let last = values.len() - 1;
-                let index = batch.max(1) - 1;
-                if index <= last {
-                    return values[index];
-                }
-                let slope = if last > 0 { (values[last] - values[last - 1]).max(0.0) } else { 0.0 };
-                values[last] + slope * (index - last) as f64
-            }
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for LatencyProfile {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ProfileVisitor;
-        impl<'de> Visitor<'de> for ProfileVisitor {
-            type Value = LatencyProfile;
-            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-                f.write_str("milliseconds, or a list of milliseconds by batch size")
-            }
-            fn visit_f64<E>(self, value: f64) -> Result<Self::Value, E> {
-                Ok(LatencyProfile::Constant(value))
-            }
-            fn visit_i64<E>(self, value: i64) -> Result<Self::Value, E> {
-                Ok(LatencyProfile::Constant(value as f64))
-            }
-            fn visit_u64<E>(self, value: u64) -> Result<Self::Value, E> {
-                Ok(LatencyProfile::Constant(value as f64))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-                let mut values = Vec::new();
-                while let Some(value) = seq.next_element::<f64>()? {
-                    values.push(value);
-                }
-                Ok(LatencyProfile::Table(values))
-            }
-        }
-        deserializer.deserialize_any(ProfileVisitor)
-    }
-}
-
-impl<'de> Deserialize<'de> for ThresholdConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ThresholdVisitor;
-        impl<'de> Visitor<'de> for ThresholdVisitor {
-            type Value = ThresholdConfig;
-            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-                f.write_str("`auto`, `eager`, or a list with one threshold per model, such as `[1, 3]`")
-            }
-            fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Self::Value, E> {
-                match value {
-                    "auto" => Ok(ThresholdConfig::Auto),
-                    "eager" => Ok(ThresholdConfig::Eager),
-                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(value), &self)),
-                }
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-                let mut values = Vec::new();
-                while let Some(value) = seq.next_element::<u32>()? {
-                    if value == 0 {
-                        return Err(A::Error::custom("a threshold of 0 is not allowed, the smallest is 1"));
-                    }
-                    values.push(value);
-                }
-                Ok(ThresholdConfig::Fixed(values))
-            }
-        }
-        deserializer.deserialize_any(ThresholdVisitor)
-    }
-}
-
-impl Serialize for ThresholdConfig {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Eager => serializer.serialize_str("eager"),
-            Self::Auto => serializer.serialize_str("auto"),
-            Self::Fixed(vector) => vector.serialize(serializer),
-        }
-    }
-}
-
-impl JsonSchema for ThresholdConfig {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "ThresholdConfig".into()
-    }
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"anyOf": [
-            {"type": "string", "enum": ["auto", "eager"]},
-            {"type": "array", "items": {"type": "integer", "minimum": 1}}
-        ]})
-    }
-}
-
-impl std::fmt::Display for DeviceConfig {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Cpu => f.write_str("cpu"),
-            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for DeviceConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        match text.as_str() {
-            "cpu" => Ok(Self::Cpu),
-            "cuda" => Ok(Self::Cuda(0)),
-            other => {
-                other.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok()).map(Self::Cuda).ok_or_else(|| {
-                    D::Error::custom(format!("unknown device `{other}`, allowed are `cpu` and `cuda:N`"))
-                })
-            }
-        }
-    }
-}
-
-impl Serialize for DeviceConfig {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl JsonSchema for DeviceConfig {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "DeviceConfig".into()
-    }
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"type": "string", "pattern": "^(cpu|cuda(:[0-9]+)?)$"})
-    }
 }

@@ -45,7 +45,7 @@ pub struct CoreConfig {
 /// Where a request is, seen from one model (invariant 3: exactly one model has it in `Ready` or `Running`, or it is on
 /// a link).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     /// Here, waiting for a launch, since this time.
     Ready(Duration),
     /// Here, in the batch that runs.
@@ -56,18 +56,18 @@ enum Place {
 
 /// One model's state of one request.
 #[derive(Debug)]
-struct Sequence {
-    request: Arc<Request>,
+pub(super) struct Sequence {
+    pub(super) request: Arc<Request>,
     /// Prompt and committed tokens that this model knows.
-    log: Vec<u32>,
+    pub(super) log: Vec<u32>,
     /// Tokens of `log` whose keys and values are computed.
     computed: usize,
-    blocks: Vec<BlockId>,
-    place: Place,
+    pub(super) blocks: Vec<BlockId>,
+    pub(super) place: Place,
     hop: u64,
-    known: Vec<usize>,
-    stats: RequestStats,
-    cancelled: bool,
+    pub(super) known: Vec<usize>,
+    pub(super) stats: RequestStats,
+    pub(super) cancelled: bool,
 }
 
 impl Sequence {
@@ -82,18 +82,18 @@ impl Sequence {
 /// the batch, and carries out the actions.
 #[derive(Debug)]
 pub struct Core {
-    config: CoreConfig,
+    pub(super) config: CoreConfig,
     policy: Arc<dyn RoutingPolicy>,
-    sequences: HashMap<RequestId, Sequence>,
-    ready: VecDeque<RequestId>,
-    kv: BlockPool,
-    active: ActiveCount,
+    pub(super) sequences: HashMap<RequestId, Sequence>,
+    pub(super) ready: VecDeque<RequestId>,
+    pub(super) kv: BlockPool,
+    pub(super) active: ActiveCount,
     /// Entry only: requests waiting for admission, with their arrival times.
-    queue: VecDeque<(RequestId, Arc<Request>, Duration)>,
+    pub(super) queue: VecDeque<(RequestId, Arc<Request>, Duration)>,
     /// Entry only: blocks reserved by admitted requests.
-    reserved: usize,
+    pub(super) reserved: usize,
     batch: Batch,
-    running: bool,
+    pub(super) running: bool,
     /// Ids popped from `ready` that could not join the batch; kept to avoid an allocation per step.
     passed_over: Vec<RequestId>,
     decisions: Vec<Decision>,
@@ -374,7 +374,7 @@ impl Core {
         self.ready.push_back(id);
     }
 
-    fn send(&self, to: ModelIndex, body: PeerBody) -> Action {
+    pub(super) fn send(&self, to: ModelIndex, body: PeerBody) -> Action {
         Action::Send(to, PeerMessage { from: self.config.model, active: self.active, body })
     }
 
@@ -418,112 +418,11 @@ impl Core {
             self.make_ready(now, id);
         }
     }
-
-    /// Ends a request that is here, or passes the wish on to where it went.
-    fn cancel(&mut self, now: Duration, id: RequestId, actions: &mut Vec<Action>) {
-        if let Some(at) = self.queue.iter().position(|(queued, ..)| *queued == id) {
-            self.queue.remove(at);
-            actions.push(Action::Finish(id, FinishReason::Cancelled, RequestStats::default()));
-            return;
-        }
-        let Some(sequence) = self.sequences.get_mut(&id) else { return };
-        let first = !std::mem::replace(&mut sequence.cancelled, true);
-        match sequence.place {
-            Place::Running => {}
-            Place::Ready(_) => self.finish(now, id, FinishReason::Cancelled, actions),
-            // Messages to one peer arrive in order, so this one follows the request wherever it goes; the flag stops
-            // it from going round in circles and ends the request should it come back here first.
-            Place::Pending(peer) if first => actions.push(self.send(peer, PeerBody::Cancel(id))),
-            Place::Pending(_) => {}
-        }
-    }
-
-    /// Ends a request that is here.
-    fn finish(&mut self, now: Duration, id: RequestId, reason: FinishReason, actions: &mut Vec<Action>) {
-        let stats = self.sequences.get_mut(&id).map(|s| std::mem::take(&mut s.stats)).unwrap_or_default();
-        if self.config.model == self.config.entry {
-            self.finish_at_entry(now, id, reason, stats, actions);
-        } else {
-            self.drop_sequence(id);
-            actions.push(self.send(self.config.entry, PeerBody::Finish(id, reason, stats)));
-        }
-    }
-
-    /// The entry model closes the books of a request, wherever it ended.
-    fn finish_at_entry(
-        &mut self,
-        now: Duration,
-        id: RequestId,
-        reason: FinishReason,
-        stats: RequestStats,
-        actions: &mut Vec<Action>,
-    ) {
-        let need =
-            self.sequences.get(&id).map(|s| self.reservation(&s.request)).expect("the entry knows every request");
-        self.drop_sequence(id);
-        self.reserved -= need;
-        self.set_active(self.active.count - 1);
-        for peer in (0..self.config.models).filter(|peer| *peer != self.config.model) {
-            actions.push(self.send(peer, PeerBody::Close(id)));
-        }
-        actions.push(Action::Finish(id, reason, stats));
-        self.admit(now, actions);
-    }
-
-    fn drop_sequence(&mut self, id: RequestId) {
-        let Some(mut sequence) = self.sequences.remove(&id) else { return };
-        assert!(!self.running || sequence.place != Place::Running, "{id} freed while its step runs");
-        self.kv.release(&mut sequence.blocks);
-        if matches!(sequence.place, Place::Ready(_)) {
-            self.ready.retain(|ready| *ready != id);
-        }
-    }
-
-    fn set_active(&mut self, count: usize) {
-        self.active = ActiveCount { version: self.active.version + 1, count };
-    }
-
-    /// Blocks that a request may come to need at any model: it is admitted only when all of them are free everywhere,
-    /// so that no admitted request ever runs out of memory.
-    fn reservation(&self, request: &Request) -> usize {
-        self.kv.blocks_for(request.prompt.len() + request.sampling.max_tokens)
-    }
-
-    /// Entry only: admits waiting requests in order while there is room.
-    fn admit(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        while let Some((_, request, _)) = self.queue.front() {
-            let need = self.reservation(request);
-            let possible = need <= self.config.admission_blocks;
-            let room =
-                self.active.count < self.config.max_active && self.reserved + need <= self.config.admission_blocks;
-            if possible && !room {
-                return;
-            }
-            let Some((id, request, arrived)) = self.queue.pop_front() else { return };
-            if !possible {
-                let (tokens, blocks) =
-                    (request.prompt.len() + request.sampling.max_tokens, self.config.admission_blocks);
-                let message = format!(
-                    "{id} may need {tokens} tokens of KV cache, which holds {}",
-                    blocks * self.config.block_size
-                );
-                actions.push(Action::Finish(id, FinishReason::Error(message), RequestStats::default()));
-                continue;
-            }
-            let mut sequence = Sequence::new(request, self.config.models, now);
-            sequence.known[self.config.model] = sequence.log.len();
-            sequence.stats.queue_wait = now.saturating_sub(arrived);
-            self.sequences.insert(id, sequence);
-            self.reserved += need;
-            self.set_active(self.active.count + 1);
-            self.ready.push_back(id);
-        }
-    }
 }
 
 impl Sequence {
     /// A request that has just arrived, with nothing computed.
-    fn new(request: Arc<Request>, models: usize, now: Duration) -> Self {
+    pub(super) fn new(request: Arc<Request>, models: usize, now: Duration) -> Self {
         Self {
             log: request.prompt.clone(),
             request,

@@ -4,6 +4,7 @@
 
 mod batch;
 mod core;
+mod lifecycle;
 mod message;
 mod stats;
 mod threshold;

@@ -177,6 +177,47 @@ fn logits_are_close_to_llama_cpp() {
     }
 }
 
+/// Against candle-transformers' own quantised Llama on the same file, teacher-forced, both of our runners.
+#[test]
+fn logits_are_close_to_candle_transformers() {
+    let ids: Vec<u32> = serde_json::from_value(demo::fixture("llamacpp_logits.json")["ids"].clone()).expect("ids");
+    let ids = &ids[..24];
+    let files = demo::files();
+    let mut file = std::fs::File::open(files.weights.path()).expect("the demo file");
+    let content = candle_core::quantized::gguf_file::Content::read(&mut file).expect("a header");
+    let mut oracle =
+        candle_transformers::models::quantized_llama::ModelWeights::from_gguf(content, &mut file, &Device::Cpu)
+            .expect("candle's own model");
+    let candle =
+        Decoder::load(&files.arch, &files.weights, WeightDtype::Native, &Device::Cpu, KV).expect("our candle decoder");
+    let (pool, needs) = (Pool::new(1, None).expect("a thread"), SignalNeeds::default());
+    let mut native =
+        NativeRunner::load(&files.arch, &files.weights, WeightDtype::Native, needs, KV, pool).expect("loads");
+    let request = Arc::new(Request { prompt: vec![0], sampling: SamplingParams::default(), key: 0 });
+    let blocks: Vec<u32> = (0..KV.0 as u32).collect();
+    let mut sums = [(0usize, 0f64); 2];
+    for i in 0..ids.len() {
+        let input = candle_core::Tensor::from_slice(&ids[i..=i], (1, 1), &Device::Cpu).expect("a token");
+        let want = oracle.forward(&input, i).and_then(|t| t.flatten_all()?.to_vec1::<f32>()).expect("logits");
+        let want = log_softmax(&want);
+        let mut batch = tokenrouter_engine::scheduler::Batch::default();
+        batch.push(tokenrouter_engine::RequestId(0), &request, (i, &ids[i..=i]), &blocks, true);
+        let tensor = candle.forward(&batch).and_then(|t| t.flatten_all()?.to_vec1::<f32>()).expect("logits");
+        let kernels = native.logits(&batch).expect("logits").to_vec();
+        let best = |values: &[f64]| (0..values.len()).max_by(|a, b| values[*a].total_cmp(&values[*b]));
+        for ((agree, kl), ours) in sums.iter_mut().zip([tensor, kernels]) {
+            let ours = log_softmax(&ours);
+            *agree += usize::from(best(&ours) == best(&want));
+            *kl += want.iter().zip(&ours).map(|(p, q)| p.exp() * (p - q)).sum::<f64>();
+        }
+    }
+    // The same tensors and products, so candle's own model is near; the kernels round activations differently.
+    for ((agree, kl), (name, most)) in sums.iter().zip([("candle", 0.003), ("native", 0.01)]) {
+        assert!(*agree + 2 >= ids.len(), "{name}: top-1 agrees at {agree} of {}", ids.len());
+        assert!(kl / ids.len() as f64 <= most, "{name}: mean KL {}", kl / ids.len() as f64);
+    }
+}
+
 #[test]
 fn requests_that_cannot_be_served_are_refused_with_reasons() {
     let mut config = config(&methods()[1], RunnerKind::Native);
