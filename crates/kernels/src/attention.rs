@@ -20,7 +20,13 @@ pub struct KvCache {
 
 impl KvCache {
     /// A cache of `blocks` blocks of `block_size` positions (a multiple of 16). Memory is touched only when used.
-    pub fn new(layers: usize, kv_heads: usize, head_dim: usize, blocks: usize, block_size: usize) -> Result<Self, Error> {
+    pub fn new(
+        layers: usize,
+        kv_heads: usize,
+        head_dim: usize,
+        blocks: usize,
+        block_size: usize,
+    ) -> Result<Self, Error> {
         check("KV block size", block_size, block_size > 0 && block_size.is_multiple_of(LANES), "a multiple of 16")?;
         let fits = head_dim > 0 && head_dim.is_multiple_of(2) && head_dim <= MAX_HEAD;
         check("head dimension", head_dim, fits, format!("even, at most {MAX_HEAD}"))?;
@@ -53,6 +59,7 @@ impl KvCache {
     }
 
     /// Attention of the query heads `q` (`[group, head_dim]`) that share kv head `head`, over positions `0..length`.
+    #[allow(clippy::too_many_arguments, reason = "kernels take their operands one by one")]
     pub(crate) fn attend(
         &self,
         isa: crate::Isa,

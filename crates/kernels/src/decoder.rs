@@ -158,7 +158,9 @@ impl Decoder {
     pub fn forward(&mut self, rows: &[RowInput<'_>], kv: &mut KvCache, logits: &mut Vec<f32>) -> Result<(), Error> {
         self.check_rows(rows, kv)?;
         let mut s = std::mem::take(&mut self.scratch);
+        let step = self.pool.step();
         let result = self.run(rows, kv, logits, &mut s);
+        drop(step);
         self.scratch = s;
         result
     }
@@ -170,7 +172,12 @@ impl Decoder {
             check("new tokens of a row", row.tokens.len(), !row.tokens.is_empty(), "at least 1")?;
             check("positions of a row", end, end <= positions, format!("at most {positions}"))?;
             let covered = row.blocks.len() * kv.block_size;
-            check("positions of a row", end, end <= covered, format!("at most {covered}, the length of its block table"))?;
+            check(
+                "positions of a row",
+                end,
+                end <= covered,
+                format!("at most {covered}, the length of its block table"),
+            )?;
             if let Some(block) = row.blocks.iter().find(|block| **block as usize >= kv.blocks()) {
                 check("KV block", *block as usize, false, format!("below {}", kv.blocks()))?;
             }
@@ -306,6 +313,7 @@ impl Decoder {
     }
 
     /// Stores the new keys and values, then attends: one task per new token and kv head.
+    #[allow(clippy::too_many_arguments, reason = "the buffers of a step, one by one")]
     fn attend(
         &self,
         layer: usize,
@@ -334,7 +342,14 @@ impl Decoder {
                 // SAFETY: every task writes its own heads of its own token.
                 let out = unsafe { shared.part(at..at + group) };
                 let place = (layer, head);
-                kv.attend(self.isa, place, rows[row].blocks, position + 1, (&qkv[start..start + group], out), &mut scores);
+                kv.attend(
+                    self.isa,
+                    place,
+                    rows[row].blocks,
+                    position + 1,
+                    (&qkv[start..start + group], out),
+                    &mut scores,
+                );
             }
         });
     }

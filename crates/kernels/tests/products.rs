@@ -23,7 +23,8 @@ fn blocks(kind: BlockKind, seed: u64, n: usize, k: usize) -> (Vec<u8>, Vec<f32>)
     let mut bytes = Vec::new();
     let mut values = Vec::new();
     for b in 0..n * k / 32 {
-        let (scale, minimum) = (f16::from_f32(0.02 + random[n * k + 2 * b].abs()), f16::from_f32(random[n * k + 2 * b + 1]));
+        let (scale, minimum) =
+            (f16::from_f32(0.02 + random[n * k + 2 * b].abs()), f16::from_f32(random[n * k + 2 * b + 1]));
         let q = |i: usize, levels: f32| ((random[b * 32 + i] + 1.0) / 2.0 * levels).min(levels) as i32;
         bytes.extend(scale.to_le_bytes());
         let (levels, offset) = match kind {

@@ -58,14 +58,15 @@ unsafe fn store<const M: usize, const T: usize>(acc: &[[__m512; M]; T], tile: us
 pub(super) unsafe fn int4(tiles: &[Tile4], k: usize, a: &Activations, range: Range<usize>, target: &Target<'_>) {
     let blocks = k / BLOCK;
     assert!(tiles.len() >= range.end * blocks && a.width == k && a.rows >= target.rows);
-    assert!(a.values.len() >= a.rows * k && a.scales.len() >= a.rows * blocks && a.sums.len() >= a.rows * blocks);
+    assert!(a.values.len() >= a.rows * k && a.scales.len() >= a.rows * blocks);
+    assert!(a.sums.len() >= a.rows * blocks && a.scaled_sums.len() >= a.rows * blocks);
     macro_rules! run {
         ($m:literal, $t:literal, $tile:expr, $row:expr) => {
             // SAFETY: the assertions above bound every tile and row of the loops.
             unsafe { store(&int4_block::<$m, $t>(tiles, blocks, a, $tile, $row), $tile, $row, target) }
         };
     }
-    blocked!(range, target.rows, run, [2: [6, 4, 2, 1], 1: [6, 4, 2, 1]]);
+    blocked!(range, target.rows, run, [1: [4, 2, 1]]);
 }
 
 /// # Safety
@@ -113,11 +114,11 @@ unsafe fn int4_block<const M: usize, const T: usize>(
                 // SAFETY: row `row + m` has `blocks` scales and sums.
                 let (scale, sum) = unsafe {
                     let index = (row + m) * blocks + b;
-                    (*a.scales.as_ptr().add(index), *a.sums.as_ptr().add(index))
+                    (*a.scales.as_ptr().add(index), *a.scaled_sums.as_ptr().add(index))
                 };
                 let scaled = _mm512_mul_ps(scales, _mm512_set1_ps(scale));
                 acc[t][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[t][m]), scaled, acc[t][m]);
-                acc[t][m] = _mm512_fmadd_ps(minima, _mm512_set1_ps(scale * sum as f32), acc[t][m]);
+                acc[t][m] = _mm512_fmadd_ps(minima, _mm512_set1_ps(sum), acc[t][m]);
             }
         }
     }
@@ -139,14 +140,15 @@ unsafe fn load_half(pointer: *const half::f16) -> __m512 {
 pub(super) unsafe fn int8(tiles: &[Tile8], k: usize, a: &Activations, range: Range<usize>, target: &Target<'_>) {
     let blocks = k / BLOCK;
     assert!(tiles.len() >= range.end * blocks && a.width == k && a.rows >= target.rows);
-    assert!(a.values.len() >= a.rows * k && a.scales.len() >= a.rows * blocks && a.sums.len() >= a.rows * blocks);
+    assert!(a.values.len() >= a.rows * k && a.scales.len() >= a.rows * blocks);
+    assert!(a.sums.len() >= a.rows * blocks && a.scaled_sums.len() >= a.rows * blocks);
     macro_rules! run {
         ($m:literal, $t:literal, $tile:expr, $row:expr) => {
             // SAFETY: the assertions above bound every tile and row of the loops.
             unsafe { store(&int8_block::<$m, $t>(tiles, blocks, a, $tile, $row), $tile, $row, target) }
         };
     }
-    blocked!(range, target.rows, run, [2: [6, 4, 2, 1], 1: [6, 4, 2, 1]]);
+    blocked!(range, target.rows, run, [1: [4, 2, 1]]);
 }
 
 /// # Safety
@@ -173,7 +175,11 @@ unsafe fn int8_block<const M: usize, const T: usize>(
                 for m in 0..M {
                     // SAFETY: row `row + m` has `blocks * 32` values; 4 are read at column `b * 32 + group * 4`.
                     let four = unsafe {
-                        a.values.as_ptr().add((row + m) * a.width + b * BLOCK + group * 4).cast::<i32>().read_unaligned()
+                        a.values
+                            .as_ptr()
+                            .add((row + m) * a.width + b * BLOCK + group * 4)
+                            .cast::<i32>()
+                            .read_unaligned()
                     };
                     dot[t][m] = _mm512_dpbusd_epi32(dot[t][m], bytes, _mm512_set1_epi32(four));
                 }
@@ -189,7 +195,7 @@ unsafe fn int8_block<const M: usize, const T: usize>(
                     (*a.scales.as_ptr().add(index), *a.sums.as_ptr().add(index))
                 };
                 // Weights are stored plus 128: exact in integers.
-                let exact = _mm512_sub_epi32(dot[t][m], _mm512_set1_epi32(128 * sum));
+                let exact = _mm512_sub_epi32(dot[t][m], _mm512_slli_epi32::<7>(_mm512_set1_epi32(sum)));
                 let scaled = _mm512_mul_ps(scales, _mm512_set1_ps(scale));
                 acc[t][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scaled, acc[t][m]);
             }
@@ -217,7 +223,9 @@ impl Weight for u16 {
     #[inline(always)]
     unsafe fn load(pointer: *const Self) -> __m512 {
         // SAFETY: promised by the caller. A bfloat16 is the upper half of a float.
-        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(pointer.cast())))) }
+        unsafe {
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(pointer.cast()))))
+        }
     }
 }
 

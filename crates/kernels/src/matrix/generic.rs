@@ -74,7 +74,8 @@ fn int8_body(tiles: &[Tile8], a: &Activations, row: usize, lanes: &mut [f32; LAN
         for group in 0..8 {
             for (lane, dot) in dot.iter_mut().enumerate() {
                 for j in 0..4 {
-                    *dot += (i32::from(tile.values[group * 64 + lane * 4 + j]) - 128) * i32::from(values[4 * group + j]);
+                    *dot +=
+                        (i32::from(tile.values[group * 64 + lane * 4 + j]) - 128) * i32::from(values[4 * group + j]);
                 }
             }
         }
