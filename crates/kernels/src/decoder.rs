@@ -109,6 +109,7 @@ impl Decoder {
         norm: Vec<f32>,
         head: Arc<PackedMatrix>,
     ) -> Result<Self, Error> {
+        isa.check()?;
         let c = &config;
         let (d, q, kv) = (c.d_model, c.heads * c.head_dim, c.kv_heads * c.head_dim);
         let grouped = c.kv_heads > 0 && c.heads.is_multiple_of(c.kv_heads);

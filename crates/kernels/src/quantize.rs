@@ -24,6 +24,7 @@ pub struct Activations {
 impl Activations {
     /// Quantises `x`, `[rows, width]`, to nearest with scale `max|x| / 127` per block of 32.
     pub fn quantize(&mut self, isa: Isa, pool: &Pool, x: &[f32], width: usize) -> Result<(), Error> {
+        isa.check()?;
         check("width of quantised activations", width, width > 0 && width.is_multiple_of(BLOCK), "a multiple of 32")?;
         check("length of activations", x.len(), x.len().is_multiple_of(width), format!("a multiple of {width}"))?;
         let rows = x.len() / width;
