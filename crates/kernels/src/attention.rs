@@ -69,52 +69,80 @@ impl KvCache {
         (q, out): (&[f32], &mut [f32]),
         scores: &mut Vec<f32>,
     ) {
-        scores.resize(length.next_multiple_of(LANES).max(scores.len()), 0.0);
-        let size = self.block_size * self.head_dim;
-        for (q, out) in q.chunks_exact(self.head_dim).zip(out.chunks_exact_mut(self.head_dim)) {
-            let mut done = 0;
-            for block in &blocks[..length.div_ceil(self.block_size)] {
+        let (dim, stride) = (self.head_dim, length.next_multiple_of(LANES));
+        let heads = if isa == crate::Isa::Avx512Vnni { MAX_HEADS } else { 1 };
+        scores.resize((stride * heads).max(scores.len()), 0.0);
+        let size = self.block_size * dim;
+        let used = &blocks[..length.div_ceil(self.block_size)];
+        for (q, out) in q.chunks(heads * dim).zip(out.chunks_mut(heads * dim)) {
+            let scores = &mut scores[..stride * (q.len() / dim)];
+            for (index, block) in used.iter().enumerate() {
                 let base = self.base(*block as usize, head);
-                let end = (done + self.block_size).min(length.next_multiple_of(LANES));
-                score(isa, &self.keys[layer][base..base + size], q, &mut scores[done..end]);
-                done = end;
+                score(isa, &self.keys[layer][base..base + size], q, scores, (stride, index * self.block_size));
             }
-            let mut total = 0.0;
-            softmax(isa, &mut scores[..length.next_multiple_of(LANES)], length, &mut total);
-            let mut sum = [0f32; MAX_HEAD];
-            for (index, block) in blocks[..length.div_ceil(self.block_size)].iter().enumerate() {
+            let mut totals = [0f32; MAX_HEADS];
+            for (scores, total) in scores.chunks_exact_mut(stride).zip(&mut totals) {
+                softmax(isa, scores, length, total);
+            }
+            out.fill(0.0);
+            for (index, block) in used.iter().enumerate() {
                 let base = self.base(*block as usize, head);
                 let start = index * self.block_size;
-                let weights = &scores[start..(start + self.block_size).min(length)];
-                weigh(isa, &self.values[layer][base..base + size], weights, &mut sum[..self.head_dim]);
+                let count = self.block_size.min(length - start);
+                weigh(isa, &self.values[layer][base..base + count * dim], scores, (stride, start), out, dim);
             }
-            out.iter_mut().zip(&sum).for_each(|(out, sum)| *out = sum / total);
+            for (out, total) in out.chunks_exact_mut(dim).zip(totals) {
+                out.iter_mut().for_each(|out| *out /= total);
+            }
         }
     }
 }
 
+/// Query heads that share a pass over keys and values.
+const MAX_HEADS: usize = 4;
 /// Widest head.
 const MAX_HEAD: usize = 256;
 
-for_each_isa! { fn score(keys: &[f32], q: &[f32], out: &mut [f32]) = score_body }
+for_each_isa! { fn score(keys: &[f32], q: &[f32], out: &mut [f32], place: (usize, usize)) = score_body }
 for_each_isa! { fn softmax(scores: &mut [f32], length: usize, total: &mut f32) = softmax_body }
-for_each_isa! { fn weigh(values: &[f32], weights: &[f32], sum: &mut [f32]) = weigh_body }
+for_each_isa! {
+    fn weigh(values: &[f32], weights: &[f32], place: (usize, usize), sums: &mut [f32], dim: usize) = weigh_body
+}
 
-/// Scores of groups of 16 positions, scaled by `1 / sqrt(head_dim)`.
+/// Scores of groups of 16 positions from `at` on, scaled by `1 / sqrt(head_dim)`; those of the heads are `stride` apart.
 #[inline(always)]
-fn score_body(keys: &[f32], q: &[f32], out: &mut [f32]) {
-    let scale = 1.0 / (q.len() as f32).sqrt();
-    for (keys, out) in keys.chunks_exact(LANES * q.len()).zip(out.chunks_exact_mut(LANES)) {
+fn score_body(keys: &[f32], q: &[f32], out: &mut [f32], place: (usize, usize)) {
+    match out.len() / place.0 {
+        1 => score_heads::<1>(keys, q, out, place),
+        2 => score_heads::<2>(keys, q, out, place),
+        3 => score_heads::<3>(keys, q, out, place),
+        _ => score_heads::<MAX_HEADS>(keys, q, out, place),
+    }
+}
+
+#[inline(always)]
+fn score_heads<const H: usize>(keys: &[f32], q: &[f32], out: &mut [f32], (stride, at): (usize, usize)) {
+    let dim = q.len() / H;
+    let scale = 1.0 / (dim as f32).sqrt();
+    let heads: [&[f32]; H] = std::array::from_fn(|head| &q[head * dim..][..dim]);
+    let groups = keys.chunks_exact(LANES * dim).zip((at..stride).step_by(LANES));
+    for (keys, at) in groups {
         // Two sums, of even and odd dimensions, so that additions do not wait for each other.
-        let (mut even, mut odd) = ([0f32; LANES], [0f32; LANES]);
-        for (keys, q) in keys.chunks_exact(2 * LANES).zip(q.chunks_exact(2)) {
-            for lane in 0..LANES {
-                even[lane] = keys[lane].mul_add(q[0], even[lane]);
-                odd[lane] = keys[LANES + lane].mul_add(q[1], odd[lane]);
+        let (mut even, mut odd) = ([[0f32; LANES]; H], [[0f32; LANES]; H]);
+        for (i, keys) in keys.chunks_exact(2 * LANES).enumerate() {
+            for h in 0..H {
+                let (first, second) = (heads[h][2 * i], heads[h][2 * i + 1]);
+                for lane in 0..LANES {
+                    even[h][lane] = keys[lane].mul_add(first, even[h][lane]);
+                    odd[h][lane] = keys[LANES + lane].mul_add(second, odd[h][lane]);
+                }
             }
         }
-        for lane in 0..LANES {
-            out[lane] = (even[lane] + odd[lane]) * scale;
+        for h in 0..H {
+            let out = &mut out[h * stride + at..][..LANES];
+            for lane in 0..LANES {
+                out[lane] = (even[h][lane] + odd[h][lane]) * scale;
+            }
         }
     }
 }
@@ -145,28 +173,49 @@ fn softmax_body(scores: &mut [f32], length: usize, total: &mut f32) {
     *total = reduce(sums);
 }
 
+/// Adds values (`[positions, dim]`, from position `at` on) to the sums of the heads, weighted.
 #[inline(always)]
-fn weigh_body(values: &[f32], weights: &[f32], sum: &mut [f32]) {
+fn weigh_body(values: &[f32], weights: &[f32], (stride, at): (usize, usize), sums: &mut [f32], dim: usize) {
+    let place = (stride, at, dim);
     // Wide enough for several independent chains of additions, and narrow enough for registers.
-    if sum.len().is_multiple_of(64) {
-        weigh_chunks::<64>(values, weights, sum);
-    } else {
-        weigh_chunks::<2>(values, weights, sum);
+    match (sums.len() / dim, dim.is_multiple_of(64)) {
+        (1, true) => weigh_heads::<64, 1>(values, weights, place, sums),
+        (2, true) => weigh_heads::<64, 2>(values, weights, place, sums),
+        (3, true) => weigh_heads::<64, 3>(values, weights, place, sums),
+        (4, true) => weigh_heads::<64, 4>(values, weights, place, sums),
+        _ => {
+            for (head, sums) in sums.chunks_exact_mut(dim).enumerate() {
+                weigh_heads::<2, 1>(values, &weights[head * stride..], place, sums);
+            }
+        }
     }
 }
 
 #[inline(always)]
-fn weigh_chunks<const W: usize>(values: &[f32], weights: &[f32], sum: &mut [f32]) {
-    let dim = sum.len();
-    for (at, sum) in sum.chunks_exact_mut(W).enumerate() {
-        let mut lanes = [0f32; W];
-        lanes.copy_from_slice(sum);
-        for (values, weight) in values.chunks_exact(dim).zip(weights) {
-            let values = &values[at * W..(at + 1) * W];
-            for lane in 0..W {
-                lanes[lane] = weight.mul_add(values[lane], lanes[lane]);
+fn weigh_heads<const W: usize, const H: usize>(
+    values: &[f32],
+    weights: &[f32],
+    (stride, at, dim): (usize, usize, usize),
+    sums: &mut [f32],
+) {
+    let positions = values.len() / dim;
+    let weights: [&[f32]; H] = std::array::from_fn(|head| &weights[head * stride + at..][..positions]);
+    for column in (0..dim).step_by(W) {
+        let mut lanes = [[0f32; W]; H];
+        for h in 0..H {
+            lanes[h].copy_from_slice(&sums[h * dim + column..][..W]);
+        }
+        for (position, values) in values.chunks_exact(dim).enumerate() {
+            let values = &values[column..column + W];
+            for h in 0..H {
+                let weight = weights[h][position];
+                for lane in 0..W {
+                    lanes[h][lane] = weight.mul_add(values[lane], lanes[h][lane]);
+                }
             }
         }
-        sum.copy_from_slice(&lanes);
+        for h in 0..H {
+            sums[h * dim + column..][..W].copy_from_slice(&lanes[h]);
+        }
     }
 }

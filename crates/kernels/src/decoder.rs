@@ -109,6 +109,7 @@ impl Decoder {
         norm: Vec<f32>,
         head: Arc<PackedMatrix>,
     ) -> Result<Self, Error> {
+        isa.check()?;
         let c = &config;
         let (d, q, kv) = (c.d_model, c.heads * c.head_dim, c.kv_heads * c.head_dim);
         let grouped = c.kv_heads > 0 && c.heads.is_multiple_of(c.kv_heads);
@@ -158,7 +159,9 @@ impl Decoder {
     pub fn forward(&mut self, rows: &[RowInput<'_>], kv: &mut KvCache, logits: &mut Vec<f32>) -> Result<(), Error> {
         self.check_rows(rows, kv)?;
         let mut s = std::mem::take(&mut self.scratch);
+        let step = self.pool.step();
         let result = self.run(rows, kv, logits, &mut s);
+        drop(step);
         self.scratch = s;
         result
     }
@@ -311,7 +314,7 @@ impl Decoder {
     }
 
     /// Stores the new keys and values, then attends: one task per new token and kv head.
-    #[allow(clippy::too_many_arguments, reason = "kernels take their operands one by one")]
+    #[allow(clippy::too_many_arguments, reason = "the buffers of a step, one by one")]
     fn attend(
         &self,
         layer: usize,

@@ -19,22 +19,39 @@ impl Isa {
 
     /// All that this processor has, the best last.
     pub fn available() -> Vec<Self> {
-        let mut all = vec![Self::Baseline];
+        [Self::Baseline, Self::Avx2, Self::Avx512Vnni].into_iter().filter(|isa| isa.is_available()).collect()
+    }
+
+    /// Whether this processor has it.
+    pub fn is_available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
-                all.push(Self::Avx2);
-                let wide = is_x86_feature_detected!("avx512f")
+            let avx2 = || {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+            };
+            let avx512 = || {
+                is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
-                    && is_x86_feature_detected!("avx512vnni");
-                if wide {
-                    all.push(Self::Avx512Vnni);
-                }
+                    && is_x86_feature_detected!("avx512vnni")
+            };
+            match self {
+                Self::Baseline => true,
+                Self::Avx2 => avx2(),
+                Self::Avx512Vnni => avx2() && avx512(),
             }
         }
-        all
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            self == Self::Baseline
+        }
+    }
+
+    /// Refuses what this processor lacks: every public function that takes an `Isa` starts with this, and the kernels
+    /// rely on it.
+    pub(crate) fn check(self) -> Result<(), crate::Error> {
+        crate::check("instruction set", self as usize, self.is_available(), "one that this processor has")
     }
 }
 
@@ -53,7 +70,7 @@ macro_rules! for_each_isa {
                 #[allow(clippy::too_many_arguments, reason = "kernels take their operands one by one")]
                 fn avx512($($arg: $ty),*) { $body($($arg),*) }
                 match isa {
-                    // SAFETY: values other than `Baseline` come from `Isa::available`, which detected the features.
+                    // SAFETY: public functions check `isa` with `Isa::check`, which detects the features.
                     crate::Isa::Avx512Vnni => return unsafe { avx512($($arg),*) },
                     // SAFETY: as above.
                     crate::Isa::Avx2 => return unsafe { avx2($($arg),*) },

@@ -155,13 +155,17 @@ impl PackedMatrix {
         out: &mut [f32],
         (stride, offset): (usize, usize),
     ) -> Result<(), Error> {
-        let rows = out.len() / stride;
+        isa.check()?;
+        let rows = out.len() / stride.max(1);
         check("columns of a product", offset + self.n, offset + self.n <= stride, format!("at most {stride}"))?;
         if self.is_quantized() {
             let fits = quantized.width == self.k && quantized.rows == rows;
             check("quantised activations", quantized.rows, fits, format!("{rows} rows of {}", self.k))?;
         } else {
             check("activations", x.len(), x.len() == rows * self.k, format!("{rows} rows of {}", self.k))?;
+        }
+        if rows == 0 {
+            return Ok(());
         }
         let shared = Shared::new(&mut out[..rows * stride]);
         let target = Target { out: &shared, rows, stride, offset, n: self.n };
@@ -171,7 +175,7 @@ impl PackedMatrix {
             #[cfg(target_arch = "x86_64")]
             if isa == Isa::Avx512Vnni {
                 match &self.tiles {
-                    // SAFETY: `Isa::available` detected the features. Ranges of `split` are disjoint in tiles.
+                    // SAFETY: `Isa::check` detected the features. Ranges of `split` are disjoint in tiles.
                     Tiles::Int4(t) => unsafe { avx512::int4(t, self.k, quantized, range, &target) },
                     // SAFETY: as above.
                     Tiles::Int8(t) => unsafe { avx512::int8(t, self.k, quantized, range, &target) },
@@ -211,7 +215,12 @@ impl Target<'_> {
         let count = LANES.min(self.n - column);
         let start = row * self.stride + self.offset + column;
         // SAFETY: in bounds (checked by `part`); this thread owns the tile's columns.
-        unsafe { self.out.part(start..start + count) }.copy_from_slice(&lanes[..count]);
+        let out = unsafe { self.out.part(start..start + count) };
+        // A copy of known length is a store; one of unknown length is a call.
+        match out.first_chunk_mut::<LANES>() {
+            Some(out) => *out = *lanes,
+            None => out.copy_from_slice(&lanes[..count]),
+        }
     }
 }
 

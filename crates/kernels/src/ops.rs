@@ -106,9 +106,10 @@ pub fn argmax(values: &[f32]) -> u32 {
     values.iter().position(|value| *value == max).unwrap_or(0) as u32
 }
 
-/// Entropy in nats of `softmax(logits)`.
+/// Entropy in nats of `softmax(logits)`; computed without `isa` where the processor lacks it.
 pub fn entropy(isa: crate::Isa, logits: &[f32]) -> f32 {
     let mut out = 0.0;
+    let isa = if isa.is_available() { isa } else { crate::Isa::Baseline };
     entropy_isa(isa, logits, &mut out);
     out
 }

@@ -1,33 +1,184 @@
 //! Threads of one model.
+//!
+//! One region of work at a time, cut into chunks that the caller and the workers claim one by one: a thread whose core
+//! is taken away delays a step by the chunk it holds, not by its share. Workers spin within a [`Step`] only, give their
+//! core away when they wait for long, and sleep between steps.
 
+use std::any::Any;
+use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 
 use crate::Error;
+
+/// Rounds of spinning within a step before a waiting thread gives its core away: some hundred microseconds, longer than
+/// a chunk of work. A core given away to another process comes back milliseconds later.
+const SPINS: u32 = 1 << 15;
+/// Rounds of spinning after a step before a worker sleeps: the next step often follows at once.
+const SPINS_IDLE: u32 = 1 << 11;
+/// Rounds of spinning when the process has more kernel threads than there are cores.
+const SPINS_OVERSUBSCRIBED: u32 = 32;
+/// Chunks of a region, per thread.
+const CHUNKS_PER_THREAD: usize = 4;
+
+/// Threads of all pools of the process, callers included.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+static NEXT_POOL: AtomicUsize = AtomicUsize::new(1);
+
+thread_local! {
+    /// The pool whose first core this thread was pinned to.
+    static PINNED: Cell<usize> = const { Cell::new(0) };
+}
+
+type Work<'a> = dyn Fn(usize) + Sync + 'a;
 
 /// Splits work over a fixed number of threads. With one thread everything runs on the caller's.
 #[derive(Debug)]
 pub struct Pool {
+    id: usize,
     threads: usize,
-    pool: Option<rayon::ThreadPool>,
+    cores: Vec<usize>,
+    shared: Arc<Control>,
+    workers: Vec<JoinHandle<()>>,
+    /// Held while a region runs.
+    region: Mutex<()>,
+}
+
+/// What the caller and the workers share.
+struct Control {
+    /// The region in progress; valid for whoever claimed one of its chunks, until that chunk is counted in `done`.
+    work: UnsafeCell<Option<*const Work<'static>>>,
+    /// The region's number, how many chunks it has, and the next one to claim: see [`Ticket`].
+    ticket: AtomicU64,
+    /// Chunks of the region that are finished.
+    done: AtomicUsize,
+    /// A step is in progress: more regions will follow soon.
+    in_step: AtomicBool,
+    stop: AtomicBool,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    asleep: Vec<AtomicBool>,
+}
+
+/// Region number (32 bits), chunks (16 bits), next chunk (16 bits), in one word so that a claim can never be mistaken
+/// for one of another region.
+#[derive(Clone, Copy)]
+struct Ticket(u64);
+
+impl Ticket {
+    fn after(previous: Self, chunks: u16) -> Self {
+        let region = (previous.0 >> 32).wrapping_add(1) & 0xffff_ffff;
+        Self(region << 32 | u64::from(chunks) << 16)
+    }
+
+    fn next(self) -> Option<usize> {
+        let (chunks, next) = (self.0 >> 16 & 0xffff, self.0 & 0xffff);
+        (next < chunks).then_some(next as usize)
+    }
+}
+
+impl Control {
+    /// Claims a chunk of the region in progress.
+    fn claim(&self) -> Option<usize> {
+        let mut ticket = self.ticket.load(Ordering::Acquire);
+        loop {
+            let chunk = Ticket(ticket).next()?;
+            match self.ticket.compare_exchange_weak(ticket, ticket + 1, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(chunk),
+                Err(now) => ticket = now,
+            }
+        }
+    }
+
+    /// Runs chunks until none is left to claim.
+    fn work_off(&self) {
+        while let Some(chunk) = self.claim() {
+            // SAFETY: the chunk was claimed, so that `work` holds the pointer of its region, whose target lives until
+            // all chunks are counted in `done`; this one is counted below.
+            let result = catch_unwind(AssertUnwindSafe(|| unsafe {
+                if let Some(work) = *self.work.get() {
+                    (*work)(chunk);
+                }
+            }));
+            if let Err(payload) = result {
+                *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);
+            }
+            self.done.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+// SAFETY: `work` is written only between regions, when every chunk of the last one is counted in `done` (acquire), and
+// read only after a claim (acquire) of a chunk that was published after the write (release). All else is atomic or locked.
+unsafe impl Sync for Control {}
+// SAFETY: as above; the pointer in `work` is only followed while the caller that owns its target waits.
+unsafe impl Send for Control {}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
+
+/// Keeps the workers of a pool awake until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Step<'a>(&'a Control);
+
+impl Drop for Step<'_> {
+    fn drop(&mut self) {
+        self.0.in_step.store(false, Ordering::Release);
+    }
+}
+
+fn spins(most: u32) -> u32 {
+    if oversubscribed() { SPINS_OVERSUBSCRIBED } else { most }
+}
+
+fn oversubscribed() -> bool {
+    // Asked once, and before any thread is pinned: a pinned thread sees one core.
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let cores = CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
+    THREADS.load(Ordering::Relaxed) > *cores
+}
+
+fn pin(cores: &[usize], index: usize) {
+    if let Some(core) = cores.get(index % cores.len().max(1)) {
+        // An optimisation: a machine that refuses to pin still computes.
+        let _pinned = core_affinity::set_for_current(core_affinity::CoreId { id: *core });
+    }
 }
 
 impl Pool {
-    /// `threads` threads, pinned to `cores` in turn when given. With one thread the caller itself is pinned.
+    /// `threads` threads, the caller of [`split`](Self::split) included, pinned to `cores` in turn when given. The
+    /// caller is pinned to the first core when it runs its first step.
     pub fn new(threads: usize, cores: Option<Vec<usize>>) -> Result<Self, Error> {
         crate::check("number of threads", threads, (1..=256).contains(&threads), "1 to 256")?;
-        if threads == 1 {
-            return Ok(Self { threads, pool: None });
-        }
-        let builder = rayon::ThreadPoolBuilder::new().num_threads(threads).start_handler(move |index| {
-            if let Some(cores) = &cores
-                && let Some(core) = cores.get(index % cores.len().max(1))
-            {
-                // An optimisation: a machine that refuses to pin still computes.
-                let _pinned = core_affinity::set_for_current(core_affinity::CoreId { id: *core });
-            }
+        let cores = cores.unwrap_or_default();
+        let _asked_before_pinning = oversubscribed();
+        let shared = Arc::new(Control {
+            work: UnsafeCell::new(None),
+            ticket: AtomicU64::new(0),
+            done: AtomicUsize::new(0),
+            in_step: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            panic: Mutex::new(None),
+            asleep: (1..threads).map(|_| AtomicBool::new(false)).collect(),
         });
-        let pool = builder.build().map_err(|error| Error::Threads { threads, reason: error.to_string() })?;
-        Ok(Self { threads, pool: Some(pool) })
+        THREADS.fetch_add(threads, Ordering::Relaxed);
+        let id = NEXT_POOL.fetch_add(1, Ordering::Relaxed);
+        let mut pool = Self { id, threads, cores, shared, workers: Vec::new(), region: Mutex::new(()) };
+        for index in 1..threads {
+            let (shared, cores) = (Arc::clone(&pool.shared), pool.cores.clone());
+            let worker = std::thread::Builder::new().name(format!("kernel-{id}-{index}")).spawn(move || {
+                pin(&cores, index);
+                worker(&shared, index);
+            });
+            // Dropping the pool stops the workers that did start.
+            pool.workers.push(worker.map_err(|error| Error::Threads { threads, reason: error.to_string() })?);
+        }
+        Ok(pool)
     }
 
     /// Number of threads.
@@ -35,19 +186,111 @@ impl Pool {
         self.threads
     }
 
-    /// Calls `work` with disjoint ranges that cover `0..tasks`, and waits for all of them.
+    /// Whether the pools of this process have more threads than the process has cores: waiting then costs others time,
+    /// and steps take longer than they should.
+    pub fn oversubscribed(&self) -> bool {
+        oversubscribed()
+    }
+
+    /// Wakes the workers and keeps them awake while the result lives.
+    pub(crate) fn step(&self) -> Step<'_> {
+        if !self.cores.is_empty() && PINNED.replace(self.id) != self.id {
+            pin(&self.cores, 0);
+        }
+        self.shared.in_step.store(true, Ordering::SeqCst);
+        self.wake();
+        Step(&self.shared)
+    }
+
+    /// Calls `work` with disjoint ranges that cover `0..tasks`, and waits for all of them. A panic in any of them is
+    /// raised here once all have ended. Inside of `work`, and while another thread splits, everything runs on the
+    /// caller.
     pub fn split(&self, tasks: usize, work: impl Fn(Range<usize>) + Sync) {
-        match &self.pool {
-            Some(pool) if tasks > 1 => {
-                pool.broadcast(|context| {
-                    let (index, count) = (context.index(), context.num_threads());
-                    let range = tasks * index / count..tasks * (index + 1) / count;
-                    if !range.is_empty() {
-                        work(range);
-                    }
-                });
+        let region = if self.threads > 1 && tasks > 1 { self.region.try_lock().ok() } else { None };
+        if region.is_none() {
+            return work(0..tasks);
+        }
+        let count = tasks.min(CHUNKS_PER_THREAD * self.threads);
+        self.run(count, &|chunk| work(tasks * chunk / count..tasks * (chunk + 1) / count));
+    }
+
+    /// Runs `work(chunk)` for `0..chunks`. The caller holds `region`.
+    fn run(&self, chunks: usize, work: &Work<'_>) {
+        let control = &*self.shared;
+        // SAFETY: only the lifetime changes. The pointer is followed only for chunks of this region, and this function
+        // does not return, nor unwind, before all of them are done.
+        let erased = unsafe { std::mem::transmute::<&Work<'_>, *const Work<'static>>(work) };
+        // SAFETY: no region runs (`region` is held), so no worker reads `work`.
+        unsafe { *control.work.get() = Some(erased) };
+        control.done.store(0, Ordering::Relaxed);
+        let ticket = Ticket::after(Ticket(control.ticket.load(Ordering::Relaxed)), chunks as u16);
+        control.ticket.store(ticket.0, Ordering::SeqCst);
+        self.wake();
+        control.work_off();
+        wait_until(|| control.done.load(Ordering::Acquire) == chunks);
+        let thrown = control.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(payload) = thrown {
+            resume_unwind(payload);
+        }
+    }
+
+    fn wake(&self) {
+        for (asleep, worker) in self.shared.asleep.iter().zip(&self.workers) {
+            if asleep.load(Ordering::SeqCst) {
+                worker.thread().unpark();
             }
-            _ => work(0..tasks),
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        for worker in self.workers.drain(..) {
+            worker.thread().unpark();
+            // A worker catches what work throws, so that there is nothing to learn from its result.
+            let _ended = worker.join();
+        }
+        THREADS.fetch_sub(self.threads, Ordering::Relaxed);
+    }
+}
+
+/// Spins for a while, then gives the core away between looks.
+fn wait_until(done: impl Fn() -> bool) {
+    let mut left = spins(SPINS);
+    while !done() {
+        if left > 0 {
+            left -= 1;
+            std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn worker(control: &Control, index: usize) {
+    let asleep = &control.asleep[index - 1];
+    let has_work = || Ticket(control.ticket.load(Ordering::SeqCst)).next().is_some();
+    while !control.stop.load(Ordering::Acquire) {
+        control.work_off();
+        let (mut left, mut idle_left) = (spins(SPINS), spins(SPINS_IDLE));
+        while !has_work() && !control.stop.load(Ordering::Acquire) {
+            let in_step = control.in_step.load(Ordering::Acquire);
+            let budget = if in_step { &mut left } else { &mut idle_left };
+            if *budget > 0 {
+                *budget -= 1;
+                std::hint::spin_loop();
+            } else if in_step {
+                std::thread::yield_now();
+            } else {
+                // Whoever changes one of these looks at `asleep` afterwards, so that no wake-up is lost.
+                asleep.store(true, Ordering::SeqCst);
+                let idle = !control.stop.load(Ordering::SeqCst) && !control.in_step.load(Ordering::SeqCst);
+                if idle && !has_work() {
+                    std::thread::park();
+                }
+                asleep.store(false, Ordering::SeqCst);
+            }
         }
     }
 }
@@ -99,5 +342,42 @@ mod tests {
             }
         }
         assert!(Pool::new(0, None).is_err());
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_still_works() {
+        let pool = Pool::new(3, None).expect("starts");
+        for bad in 0..3 {
+            let _step = pool.step();
+            let thrown = catch_unwind(AssertUnwindSafe(|| {
+                pool.split(3, |range| assert!(!range.contains(&bad), "task {bad}"));
+            }));
+            assert!(thrown.is_err());
+            let count = AtomicUsize::new(0);
+            pool.split(30, |range| {
+                count.fetch_add(range.len(), Ordering::Relaxed);
+            });
+            assert_eq!(count.into_inner(), 30);
+        }
+    }
+
+    #[test]
+    fn nested_and_concurrent_regions_run_everything_once() {
+        let pool = Pool::new(2, None).expect("starts");
+        let count = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        pool.split(4, |outer| {
+                            pool.split(outer.len(), |inner| {
+                                count.fetch_add(inner.len(), Ordering::Relaxed);
+                            });
+                        });
+                    }
+                });
+            }
+        });
+        assert_eq!(count.into_inner(), 3 * 200 * 4);
     }
 }

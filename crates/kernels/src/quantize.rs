@@ -17,11 +17,14 @@ pub struct Activations {
     pub(crate) values: Vec<i8>,
     pub(crate) scales: Vec<f32>,
     pub(crate) sums: Vec<i32>,
+    /// `scale * sum`.
+    pub(crate) scaled_sums: Vec<f32>,
 }
 
 impl Activations {
     /// Quantises `x`, `[rows, width]`, to nearest with scale `max|x| / 127` per block of 32.
     pub fn quantize(&mut self, isa: Isa, pool: &Pool, x: &[f32], width: usize) -> Result<(), Error> {
+        isa.check()?;
         check("width of quantised activations", width, width > 0 && width.is_multiple_of(BLOCK), "a multiple of 32")?;
         check("length of activations", x.len(), x.len().is_multiple_of(width), format!("a multiple of {width}"))?;
         let rows = x.len() / width;
@@ -31,16 +34,22 @@ impl Activations {
         self.values.resize(x.len().max(self.values.len()), 0);
         self.scales.resize(blocks.max(self.scales.len()), 0.0);
         self.sums.resize(blocks.max(self.sums.len()), 0);
-        let (values, scales, sums) =
-            (Shared::new(&mut self.values), Shared::new(&mut self.scales), Shared::new(&mut self.sums));
+        self.scaled_sums.resize(blocks.max(self.scaled_sums.len()), 0.0);
+        let (values, scales) = (Shared::new(&mut self.values), Shared::new(&mut self.scales));
+        let (sums, scaled_sums) = (Shared::new(&mut self.sums), Shared::new(&mut self.scaled_sums));
         let per_row = width / BLOCK;
         pool.split(rows, |range: Range<usize>| {
             let blocks = range.start * per_row..range.end * per_row;
             let elements = range.start * width..range.end * width;
             // SAFETY: the ranges of `split` are disjoint, and so are the parts derived from them.
-            let (values, scales, sums) =
-                unsafe { (values.part(elements.clone()), scales.part(blocks.clone()), sums.part(blocks)) };
+            let (values, scales, sums, scaled_sums) = unsafe {
+                let sums = (sums.part(blocks.clone()), scaled_sums.part(blocks.clone()));
+                (values.part(elements.clone()), scales.part(blocks), sums.0, sums.1)
+            };
             quantize_blocks(isa, &x[elements], values, scales, sums);
+            for ((scaled, scale), sum) in scaled_sums.iter_mut().zip(scales).zip(sums) {
+                *scaled = *scale * *sum as f32;
+            }
         });
         Ok(())
     }

@@ -58,14 +58,15 @@ unsafe fn store<const M: usize, const T: usize>(acc: &[[__m512; M]; T], tile: us
 pub(super) unsafe fn int4(tiles: &[Tile4], k: usize, a: &Activations, range: Range<usize>, target: &Target<'_>) {
     let blocks = k / BLOCK;
     assert!(tiles.len() >= range.end * blocks && a.width == k && a.rows >= target.rows);
-    assert!(a.values.len() >= a.rows * k && a.scales.len() >= a.rows * blocks && a.sums.len() >= a.rows * blocks);
+    assert!(a.values.len() >= a.rows * k && a.scales.len() >= a.rows * blocks);
+    assert!(a.sums.len() >= a.rows * blocks && a.scaled_sums.len() >= a.rows * blocks);
     macro_rules! run {
         ($m:literal, $t:literal, $tile:expr, $row:expr) => {
             // SAFETY: the assertions above bound every tile and row of the loops.
             unsafe { store(&int4_block::<$m, $t>(tiles, blocks, a, $tile, $row), $tile, $row, target) }
         };
     }
-    blocked!(range, target.rows, run, [2: [6, 4, 2, 1], 1: [6, 4, 2, 1]]);
+    blocked!(range, target.rows, run, [1: [4, 2, 1]]);
 }
 
 /// # Safety
@@ -113,11 +114,11 @@ unsafe fn int4_block<const M: usize, const T: usize>(
                 // SAFETY: row `row + m` has `blocks` scales and sums.
                 let (scale, sum) = unsafe {
                     let index = (row + m) * blocks + b;
-                    (*a.scales.as_ptr().add(index), *a.sums.as_ptr().add(index))
+                    (*a.scales.as_ptr().add(index), *a.scaled_sums.as_ptr().add(index))
                 };
                 let scaled = _mm512_mul_ps(scales, _mm512_set1_ps(scale));
                 acc[t][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[t][m]), scaled, acc[t][m]);
-                acc[t][m] = _mm512_fmadd_ps(minima, _mm512_set1_ps(scale * sum as f32), acc[t][m]);
+                acc[t][m] = _mm512_fmadd_ps(minima, _mm512_set1_ps(sum), acc[t][m]);
             }
         }
     }
@@ -139,14 +140,15 @@ unsafe fn load_half(pointer: *const half::f16) -> __m512 {
 pub(super) unsafe fn int8(tiles: &[Tile8], k: usize, a: &Activations, range: Range<usize>, target: &Target<'_>) {
     let blocks = k / BLOCK;
     assert!(tiles.len() >= range.end * blocks && a.width == k && a.rows >= target.rows);
-    assert!(a.values.len() >= a.rows * k && a.scales.len() >= a.rows * blocks && a.sums.len() >= a.rows * blocks);
+    assert!(a.values.len() >= a.rows * k && a.scales.len() >= a.rows * blocks);
+    assert!(a.sums.len() >= a.rows * blocks && a.scaled_sums.len() >= a.rows * blocks);
     macro_rules! run {
         ($m:literal, $t:literal, $tile:expr, $row:expr) => {
             // SAFETY: the assertions above bound every tile and row of the loops.
             unsafe { store(&int8_block::<$m, $t>(tiles, blocks, a, $tile, $row), $tile, $row, target) }
         };
     }
-    blocked!(range, target.rows, run, [2: [6, 4, 2, 1], 1: [6, 4, 2, 1]]);
+    blocked!(range, target.rows, run, [1: [4, 2, 1]]);
 }
 
 /// # Safety
@@ -193,7 +195,7 @@ unsafe fn int8_block<const M: usize, const T: usize>(
                     (*a.scales.as_ptr().add(index), *a.sums.as_ptr().add(index))
                 };
                 // Weights are stored plus 128: exact in integers.
-                let exact = _mm512_sub_epi32(dot[t][m], _mm512_set1_epi32(128 * sum));
+                let exact = _mm512_sub_epi32(dot[t][m], _mm512_slli_epi32::<7>(_mm512_set1_epi32(sum)));
                 let scaled = _mm512_mul_ps(scales, _mm512_set1_ps(scale));
                 acc[t][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scaled, acc[t][m]);
             }
