@@ -99,8 +99,6 @@ pub(crate) struct Subserver {
     /// Messages that did not fit into a peer's inbox, in order. A subserver must never block on another one, which may
     /// be blocked on it.
     pub(crate) outbox: Vec<VecDeque<PeerMessage>>,
-    /// Core that this thread is pinned to, when it does the computing itself.
-    pub(crate) core_id: Option<usize>,
     /// The engine's time zero.
     pub(crate) epoch: Instant,
 }
@@ -113,10 +111,6 @@ impl Subserver {
     pub(crate) fn run(mut self) {
         let mut outputs: Vec<RowOutput> = Vec::new();
         let mut actions: Vec<Action> = Vec::new();
-        if let Some(id) = self.core_id {
-            // An optimisation: a machine that refuses to pin still computes.
-            let _pinned = core_affinity::set_for_current(core_affinity::CoreId { id });
-        }
         loop {
             while let Ok(inbound) = self.inbox.try_recv() {
                 if self.take(inbound, &mut actions) {

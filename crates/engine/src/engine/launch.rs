@@ -93,7 +93,6 @@ pub(super) fn launch(config: &Config) -> Result<Engine, EngineError> {
             streams: Arc::clone(&streams),
             shared,
             outbox: names.iter().map(|_| VecDeque::new()).collect(),
-            core_id: settings.cores.as_ref().filter(|_| threads[model] == 1).and_then(|cores| cores.first().copied()),
             epoch,
         };
         engine_threads.push(spawn(subserver, &names[model], &streams, &healthy)?);
