@@ -13,7 +13,7 @@ use tokenrouter_engine::routing::RoutingPolicy;
 use tokenrouter_engine::routing::registry::{self, SystemView};
 use tokenrouter_engine::runner::EmulatedModel;
 use tokenrouter_engine::scheduler::{CoreConfig, ThresholdTable};
-use tokenrouter_engine::simulation::{LinkDelay, Simulator};
+use tokenrouter_engine::simulation::{LinkDelay, Outcome, Simulator};
 use tokenrouter_engine::{CommittedToken, FinishReason, Request, RequestId, SamplingParams};
 
 const BLOCK: usize = 4;
@@ -143,6 +143,14 @@ proptest! {
             let tokens: Vec<_> = outcome.tokens.iter().map(|(_, token)| *token).collect();
             let (want, reason) = expected(&scenario, index);
             let (_, got, _) = outcome.finish.as_ref().expect("checked by the simulator");
+            if let (Some(after), 2) = (scenario.requests[index].3, scenario.models) {
+                // A cancelled request commits nothing once the message has caught up with it: one link and one step.
+                let arrival = u64::from(scenario.requests[index].0) + u64::from(after);
+                let step = 1000 * u64::from(*scenario.latencies.iter().max().expect("models"));
+                let last = Duration::from_micros(arrival + scenario.delay_us + scenario.jitter_us + step);
+                let late = outcome.tokens.iter().filter(|(time, _)| *time > last).count();
+                prop_assert_eq!(late, 0, "{} goes on after its cancellation", id);
+            }
             match got {
                 FinishReason::Cancelled => prop_assert!(want.starts_with(&tokens), "{} is not a prefix", id),
                 got => {
@@ -205,4 +213,7 @@ fn throughput_in_virtual_time_equals_the_chain_in_closed_form_cases() {
     let steps = stats[0].steps * 6 + stats[1].steps * 28;
     assert_eq!(simulator.now(), Duration::from_millis(steps), "steps follow each other without gaps");
     assert_eq!(stats[0].transitions[1], stats[1].rows);
+    // The small model tries every position, and handoff-resume feeds it every token once: all but the last.
+    let length = |outcome: &Outcome| 5 + outcome.tokens.len() as u64 - 1;
+    assert_eq!(stats[0].fed_tokens, simulator.outcomes().values().map(length).sum::<u64>());
 }
