@@ -5,6 +5,8 @@
 //! [`RoutingPolicy::receive`] takes over the tokens at the other side (paper, section 3). Adding a method takes one
 //! file here and one line in [`registry`].
 
+mod entropy;
+mod query;
 mod random;
 pub mod registry;
 mod rstitch;

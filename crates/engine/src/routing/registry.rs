@@ -4,7 +4,7 @@ use schemars::{JsonSchema, Schema};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{RoutingPolicy, random, rstitch};
+use super::{RoutingPolicy, entropy, query, random, rstitch};
 use crate::config::RoutingConfig;
 use crate::request::ModelIndex;
 
@@ -71,11 +71,21 @@ const fn entry<O: Options>(name: &'static str, summary: &'static str, build: Bui
     }
 }
 
-static METHODS: [MethodEntry; 2] = [
+static METHODS: [MethodEntry; 4] = [
     entry::<rstitch::RStitchOptions>(
         "rstitch",
         "R-Stitch: the small model hands over when its entropy is high, the large one hands back when its own is low.",
         rstitch::build,
+    ),
+    entry::<entropy::EntropyOptions>(
+        "entropy",
+        "Entropy router: the large model is borrowed for one token where the small model's entropy is high.",
+        entropy::build,
+    ),
+    entry::<query::QueryOptions>(
+        "query",
+        "Query-level routing: one choice per request, before the first token is committed.",
+        query::build,
     ),
     entry::<random::RandomOptions>(
         "random",

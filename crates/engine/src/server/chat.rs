@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Json;
@@ -42,6 +43,8 @@ const DEFAULT_MAX_TOKENS: usize = 1024;
 struct Body {
     messages: Vec<ChatMessage>,
     sampling: SamplingParams,
+    /// Whether the client chose the seed.
+    seeded: bool,
     stream: bool,
     include_usage: bool,
 }
@@ -84,6 +87,7 @@ impl Body {
                     .map_err(|error| ApiError::bad_request(format!("field `stop_token_ids`: {error}")))?
                     .unwrap_or_default(),
             },
+            seeded: integer(fields, "seed")?.is_some(),
             stream: boolean(fields, "stream")?,
             include_usage: fields.get("stream_options").is_some_and(|options| options["include_usage"] == json!(true)),
         })
@@ -130,7 +134,9 @@ pub(super) async fn completions(
     let invalid = |error: crate::tokenizer::TextError| ApiError::bad_request(error.to_string());
     let prompt = text.encode(&text.apply_chat_template(&body.messages).map_err(invalid)?).map_err(invalid)?;
     let prompt_tokens = prompt.len();
-    let stream = engine.generate(Request { prompt, sampling: body.sampling, key: 0 })?;
+    // A given seed makes an answer repeatable; without one, equal requests draw differently.
+    let key = if body.seeded { 0 } else { app.requests.fetch_add(1, Ordering::Relaxed) + 1 };
+    let stream = engine.generate(Request { prompt, sampling: body.sampling, key })?;
     let answer = Answer {
         id: format!("chatcmpl-{}", stream.id().0),
         created: unix_time(),

@@ -7,6 +7,7 @@ mod chat;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::{DefaultBodyLimit, State};
@@ -29,6 +30,8 @@ struct App {
     engine: Arc<Engine>,
     config: ServerConfig,
     started: u64,
+    /// Requests taken, to tell their draws apart.
+    requests: AtomicU64,
 }
 
 /// Serves until `shutdown` completes, then lets open requests end.
@@ -39,7 +42,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let limit = config.max_body_kib * 1024;
-    let app = Arc::new(App { engine: Arc::clone(&engine), config, started: unix_time() });
+    let app = Arc::new(App { engine: Arc::clone(&engine), config, started: unix_time(), requests: AtomicU64::new(0) });
     let router = Router::new()
         .route("/health", get(health))
         .route("/v1/models", get(models))

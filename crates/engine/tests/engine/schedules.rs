@@ -40,12 +40,12 @@ struct Scenario {
 
 fn scenarios() -> impl Strategy<Value = Scenario> {
     let request = (0u32..60_000, 1usize..40, 1usize..25, prop::option::weighted(0.3, 0u32..120_000));
-    let shape = (2usize..4, 0usize..3, prop::collection::vec(1u32..6, 3), 1usize..9, 1usize..9, 1usize..30);
+    let shape = (2usize..4, 0usize..5, prop::collection::vec(1u32..6, 3), 1usize..9, 1usize..9, 1usize..30);
     let costs = (prop::collection::vec(1u32..40, 3), 0u64..2000, 0u64..4000, 17usize..200, any::<u64>());
     (shape, costs, prop::collection::vec(request, 1..14)).prop_map(|(shape, costs, requests)| {
         let (models, method, thresholds, max_active, max_batch, step_tokens) = shape;
         let (latencies, delay_us, jitter_us, blocks, seed) = costs;
-        // R-Stitch and borrowing know two models.
+        // Only a mixture knows more than two models.
         let models = if method == 0 { models } else { 2 };
         Scenario {
             models,
@@ -68,7 +68,9 @@ fn policy(scenario: &Scenario) -> Arc<dyn RoutingPolicy> {
     let config = match scenario.method {
         0 => RoutingConfig::new("random", json!({"semantics": "mixture"})),
         1 => RoutingConfig::new("random", json!({"semantics": "borrow", "probability": 0.6})),
-        _ => RoutingConfig::new("rstitch", json!({"entropy_threshold": 0.4, "return_threshold": 0.6})),
+        2 => RoutingConfig::new("rstitch", json!({"entropy_threshold": 0.4, "return_threshold": 0.6})),
+        3 => RoutingConfig::new("entropy", json!({"entropy_threshold": 0.5})),
+        _ => RoutingConfig::new("query", json!({"large_fraction": 0.5})),
     };
     let models = (0..scenario.models).map(|i| format!("m{i}")).collect();
     let view = SystemView { models, entry: 0, vocab: VOCAB as usize };
