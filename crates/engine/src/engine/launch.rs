@@ -155,7 +155,11 @@ fn describe(name: &str, model: &ModelConfig, threads: usize) -> String {
     let origin = origin.or_else(|| model.source.clone()).unwrap_or_default();
     let layers = model.layers.as_ref().map(|keep| format!(", {} layers kept", keep.len())).unwrap_or_default();
     let dtype = serde_json::to_value(model.dtype).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
-    format!("{name}: {origin}{layers}, {dtype} weights, {} threads on {}", threads, model.device)
+    format!(
+        "{name}: {origin}{layers}, {dtype} weights, {threads} {} on {}",
+        if threads == 1 { "thread" } else { "threads" },
+        model.device
+    )
 }
 
 fn open_models(config: &Config) -> Result<Vec<ModelFiles>, EngineError> {

@@ -33,6 +33,16 @@ pub(super) struct Reply {
     pub(super) admission_wait: Option<Duration>,
     pub(super) finish_reason: String,
     pub(super) error: Option<String>,
+    /// Counts the tokens of all requests as they come, for the progress bar.
+    pub(super) live: std::rc::Rc<std::cell::Cell<u64>>,
+}
+
+impl Reply {
+    fn count_token(&mut self, start: Instant) {
+        self.first_token.get_or_insert_with(|| start.elapsed());
+        self.tokens += 1;
+        self.live.set(self.live.get() + 1);
+    }
 }
 
 impl Backend {
@@ -111,8 +121,7 @@ async fn ask_engine(
     while let Some(event) = stream.next().await {
         match event {
             StreamEvent::Token(token) => {
-                reply.first_token.get_or_insert_with(|| start.elapsed());
-                reply.tokens += 1;
+                reply.count_token(start);
                 ids.push(token.id);
             }
             StreamEvent::Finished(reason, stats) => {
@@ -176,10 +185,9 @@ fn take_chunk(data: &str, start: Instant, reply: &mut Reply) -> anyhow::Result<(
     }
     let choice = &chunk["choices"][0];
     if let Some(text) = choice["delta"]["content"].as_str().filter(|text| !text.is_empty()) {
-        reply.first_token.get_or_insert_with(|| start.elapsed());
         reply.text.push_str(text);
         // Corrected by the usage at the end where the server sends one; a chunk can hold several tokens.
-        reply.tokens += 1;
+        reply.count_token(start);
     }
     if let Some(reason) = choice["finish_reason"].as_str() {
         reply.finish_reason = reason.to_owned();

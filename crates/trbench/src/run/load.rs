@@ -1,6 +1,7 @@
 //! The closed loop: a fixed number of requests in flight until the items are used up.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -59,13 +60,16 @@ pub struct Outcome {
     pub interrupted: bool,
 }
 
+/// How often the rate in the progress bar is refreshed.
+const TICK: Duration = Duration::from_millis(250);
+
 /// What the workers of one loop share; all run on one thread.
 struct Shared<'a> {
     backend: &'a Backend,
     items: &'a [Item],
     args: &'a RunArgs,
     next: Cell<u64>,
-    tokens: Cell<u64>,
+    tokens: Rc<Cell<u64>>,
     stop: tokio::sync::watch::Receiver<bool>,
     records: RefCell<Vec<Record>>,
     bar: indicatif::ProgressBar,
@@ -81,7 +85,7 @@ pub(super) async fn closed_loop(backend: &Backend, items: &[Item], args: &RunArg
         items,
         args,
         next: Cell::new(0),
-        tokens: Cell::new(0),
+        tokens: Rc::default(),
         stop,
         records: RefCell::default(),
         bar: progress::requests(total, &format!("concurrency {concurrency}")),
@@ -95,9 +99,17 @@ pub(super) async fn closed_loop(backend: &Backend, items: &[Item], args: &RunArg
         // Workers end by themselves once they see the flag.
         std::future::pending::<()>().await;
     };
+    let ticker = async {
+        loop {
+            tokio::time::sleep(TICK).await;
+            let rate = shared.tokens.get() as f64 / shared.start.elapsed().as_secs_f64();
+            shared.bar.set_message(format!("{rate:.0} tokens/s"));
+        }
+    };
     tokio::select! {
         _ = workers => {}
         () = signal => {}
+        () = ticker => {}
     }
     let interrupted = *shared.stop.borrow();
     shared.bar.finish_and_clear();
@@ -119,7 +131,7 @@ async fn worker(shared: &Shared<'_>, total: u64) {
             ..SamplingParams::default()
         };
         let start = Instant::now();
-        let mut reply = Reply::default();
+        let mut reply = Reply { live: Rc::clone(&shared.tokens), ..Reply::default() };
         let ended = tokio::select! {
             result = shared.backend.ask(&item.problem, sampling, id, &mut reply) => Some(result),
             _ = stop.wait_for(|stop| *stop) => None,
@@ -134,10 +146,7 @@ async fn worker(shared: &Shared<'_>, total: u64) {
             None => reply.finish_reason = "cancelled".into(),
         }
         let repeat = id as usize / shared.items.len();
-        shared.tokens.set(shared.tokens.get() + reply.tokens);
         shared.records.borrow_mut().push(record(id, repeat, item, &reply, elapsed));
-        let rate = shared.tokens.get() as f64 / shared.start.elapsed().as_secs_f64();
-        shared.bar.set_message(format!("{rate:.0} tokens/s"));
         shared.bar.inc(1);
     }
 }

@@ -7,6 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// A spinner with a message; hidden when stderr is not a terminal.
 pub(crate) fn spinner(message: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    bar.set_style(ProgressStyle::default_spinner());
     bar.set_message(message.to_owned());
     if !bar.is_hidden() {
         bar.enable_steady_tick(Duration::from_millis(120));
