@@ -27,6 +27,8 @@ pub(super) struct Reply {
     pub(super) prompt_tokens: Option<u64>,
     pub(super) tokens: u64,
     pub(super) text: String,
+    /// Whether there is text at all: emulated models write none, and nothing is graded then.
+    pub(super) has_text: bool,
     pub(super) first_token: Option<Duration>,
     pub(super) llm_ratio: Option<f64>,
     pub(super) handoffs: Option<u64>,
@@ -136,6 +138,7 @@ async fn ask_engine(
                 }
                 if let Some(text) = engine.text() {
                     reply.text = text.decode(&ids)?;
+                    reply.has_text = true;
                 }
                 return Ok(());
             }
@@ -152,6 +155,7 @@ async fn ask_http(client: &reqwest::Client, url: &str, body: &Value, reply: &mut
         let text = response.text().await.unwrap_or_default();
         bail!("`{url}` answered {status}: {}", text.chars().take(300).collect::<String>());
     }
+    reply.has_text = true;
     let mut buffer = Vec::new();
     while let Some(chunk) = response.chunk().await.context("the connection broke")? {
         buffer.extend_from_slice(&chunk);

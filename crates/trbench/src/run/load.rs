@@ -176,6 +176,6 @@ fn record(id: u64, repeat: usize, item: &Item, reply: &Reply, elapsed: Duration)
         finish_reason: reply.finish_reason.clone(),
         error: reply.error.clone(),
         answer,
-        correct: item.answer.filter(|_| complete).map(|right| answer == Some(right)),
+        correct: item.answer.filter(|_| complete && reply.has_text).map(|right| answer == Some(right)),
     }
 }
