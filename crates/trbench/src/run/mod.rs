@@ -67,7 +67,7 @@ pub struct RunArgs {
     /// Model name sent to `--endpoint`.
     #[arg(long, env = "TRBENCH_MODEL", default_value = "default")]
     pub model: String,
-    /// Folder for results [default: results/<time>-<workload>].
+    /// Folder for results [default: results/TIME-WORKLOAD].
     #[arg(long, env = "TRBENCH_OUTPUT_DIR")]
     pub output_dir: Option<PathBuf>,
     /// Seed of all draws.
