@@ -1,6 +1,6 @@
 //! Decode and prefill speed of a random model of the shape of SmolLM2-135M, beside what the machine could do.
 //!
-//! `cargo run --release -p tokenrouter-kernels --example bench_decoder [threads...]`
+//! `cargo run --release -p tokenrouter-kernels --example bench_decoder [threads...] [q4_1+q8_0|bf16|f32...]`
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -18,7 +18,10 @@ const KV_HEADS: usize = 3;
 const DIM: usize = 64;
 const VOCAB: usize = 49152;
 const BLOCK: usize = 16;
-const MAX: usize = 1024;
+/// Positions of a row in the cache.
+const MAX: usize = 2064;
+/// Rows of the cache.
+const ROWS: usize = 16;
 
 #[derive(Clone, Copy)]
 enum Weights {
@@ -85,63 +88,164 @@ fn median_ms(runs: usize, mut step: impl FnMut()) -> f64 {
     times[if std::env::var_os("BENCH_MIN").is_some() { 0 } else { runs / 2 }]
 }
 
-/// Bytes per second of reading a large array on `threads` threads: the best of several passes.
-fn read_bandwidth(threads: usize) -> f64 {
-    let data = vec![1u64; 32 << 20];
-    let pass = || {
-        std::thread::scope(|scope| {
-            for part in data.chunks(data.len() / threads) {
-                scope.spawn(move || {
-                    let mut sums = [0u64; 64];
-                    for chunk in part.chunks_exact(64) {
-                        for (sum, value) in sums.iter_mut().zip(chunk) {
-                            *sum ^= value;
-                        }
-                    }
-                    black_box(sums);
-                });
-            }
+/// Runs `work(thread)` on `threads` threads at once.
+fn on_threads(threads: usize, work: impl Fn(usize) + Sync) {
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let work = &work;
+            scope.spawn(move || work(thread));
+        }
+    });
+}
+
+/// Bytes per second of reading a large array on `threads` threads: the best of several passes, in one, two
+/// and four streams a thread.
+fn read_bandwidth(data: &[[u64; 16]], threads: usize) -> f64 {
+    let part = data.len() / threads;
+    let mut best = f64::INFINITY;
+    for pass in 0..30 {
+        let start = Instant::now();
+        on_threads(threads, |thread| {
+            let data = &data[thread * part..][..part];
+            black_box(match pass % 3 {
+                0 => read::<1>(data),
+                1 => read::<2>(data),
+                _ => read::<4>(data),
+            });
         });
-    };
-    std::mem::size_of_val(&data[..]) as f64 / (median_ms(9, pass) / 1e3)
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    (part * threads * size_of::<[u64; 16]>()) as f64 / best
+}
+
+/// Combines all of `data`, read in `STREAMS` streams side by side.
+fn read<const STREAMS: usize>(data: &[[u64; 16]]) -> [u64; 16] {
+    let length = data.len() / STREAMS;
+    let streams: [&[[u64; 16]]; STREAMS] = std::array::from_fn(|stream| &data[stream * length..][..length]);
+    let mut sums = [0u64; 16];
+    for at in 0..length {
+        for stream in streams {
+            for (sum, value) in sums.iter_mut().zip(&stream[at]) {
+                *sum ^= value;
+            }
+        }
+    }
+    sums
+}
+
+/// Multiply-adds of 8-bit integers per second that `threads` threads reach in registers, if the processor has an
+/// instruction for them.
+fn int8_peak(threads: usize) -> Option<f64> {
+    #[cfg(target_arch = "x86_64")]
+    if Isa::detect() == Isa::Avx512Vnni {
+        const ROUNDS: usize = 2_000_000;
+        let mut best = f64::INFINITY;
+        for _ in 0..5 {
+            let start = Instant::now();
+            // SAFETY: detected above.
+            on_threads(threads, |_| unsafe { vnni(ROUNDS) });
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        return Some((threads * ROUNDS * 12 * 64) as f64 / best);
+    }
+    let _ = threads;
+    None
+}
+
+/// # Safety
+/// AVX-512 VNNI.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vnni")]
+unsafe fn vnni(rounds: usize) {
+    use std::arch::x86_64::*;
+    let (x, y) = (_mm512_set1_epi8(3), _mm512_set1_epi8(black_box(1)));
+    let mut sums = [_mm512_setzero_si512(); 12];
+    for _ in 0..rounds {
+        for sum in &mut sums {
+            *sum = _mm512_dpbusd_epi32(*sum, x, y);
+        }
+    }
+    black_box(sums.map(|sum| _mm512_reduce_add_epi32(sum)));
+}
+
+/// A phase to time.
+struct Phase {
+    rows: usize,
+    new: usize,
+    context: usize,
+    runs: usize,
+}
+
+const PHASES: [Phase; 11] = [
+    Phase { rows: 1, new: 1, context: 16, runs: 21 },
+    Phase { rows: 2, new: 1, context: 16, runs: 21 },
+    Phase { rows: 4, new: 1, context: 16, runs: 21 },
+    Phase { rows: 8, new: 1, context: 16, runs: 21 },
+    Phase { rows: 16, new: 1, context: 16, runs: 21 },
+    Phase { rows: 1, new: 1, context: 512, runs: 15 },
+    Phase { rows: 8, new: 1, context: 512, runs: 15 },
+    Phase { rows: 1, new: 1, context: 2048, runs: 15 },
+    Phase { rows: 8, new: 1, context: 2048, runs: 9 },
+    Phase { rows: 1, new: 128, context: 0, runs: 5 },
+    Phase { rows: 1, new: 512, context: 0, runs: 3 },
+];
+
+/// Multiply-adds with weights in a phase: all layers for every token, the head once a row.
+fn products(phase: &Phase) -> f64 {
+    let layer = (HEADS + 2 * KV_HEADS) * DIM * D + HEADS * DIM * D + 3 * D * FFN;
+    (phase.rows * (phase.new * LAYERS * layer + VOCAB * D)) as f64
 }
 
 #[allow(clippy::print_stdout, reason = "the output of this program")]
 fn main() {
-    let threads: Vec<usize> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let threads: Vec<usize> = args.iter().filter_map(|arg| arg.parse().ok()).collect();
+    let names: Vec<&String> = args.iter().filter(|arg| arg.parse::<usize>().is_err()).collect();
     let threads = if threads.is_empty() { vec![1, 2] } else { threads };
-    println!("{:?}; medians; bound: weights once per step at the measured read bandwidth", Isa::detect());
-    println!("| weights | threads | phase | rows | context | ms | tok/s | of read bound |");
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("{:?}; read bound: weights once per step at the measured read bandwidth;", Isa::detect());
+    println!("int8 peak: products with weights at the measured speed of 8-bit dot products in registers\n");
+    println!("| weights | threads | phase | rows | context | ms | tok/s | of read bound | of int8 peak |");
+    println!("|---|---|---|---|---|---|---|---|---|");
     // Before any decoder pins this thread: threads that it starts would inherit that.
-    let bandwidths: Vec<f64> = threads.iter().map(|threads| read_bandwidth(*threads)).collect();
-    for (threads, bandwidth) in threads.into_iter().zip(bandwidths) {
-        println!("| read | {threads} | {:.1} GB/s | | | | | |", bandwidth / 1e9);
-        for (name, weights) in [("q4_1+q8_0", Weights::Q4), ("bf16", Weights::Bf16), ("f32", Weights::F32)] {
-            let mut decoder = decoder(weights, threads);
-            let blocks = 16 * MAX / BLOCK;
-            let mut kv = KvCache::new(LAYERS, KV_HEADS, DIM, blocks, BLOCK).expect("a valid cache");
-            let mut logits = Vec::new();
-            let tables: Vec<Vec<u32>> =
-                (0..16).map(|row| (0..MAX / BLOCK).map(|b| (row * MAX / BLOCK + b) as u32).collect()).collect();
-            let bound_ms = decoder.weight_bytes() as f64 / bandwidth * 1e3;
-            let mut line = |phase: &str, rows: usize, new: usize, context: usize, runs: usize| {
-                let tokens = vec![5u32; new];
-                let inputs: Vec<RowInput<'_>> = tables[..rows]
-                    .iter()
-                    .map(|blocks| RowInput { tokens: &tokens, start: context, blocks, sample: true })
-                    .collect();
-                let ms = median_ms(runs, || decoder.forward(&inputs, &mut kv, &mut logits).expect("a step"));
-                let rate = (rows * new) as f64 / ms * 1e3;
-                let share = 100.0 * bound_ms / ms;
-                println!("| {name} | {threads} | {phase} | {rows} | {context} | {ms:.2} | {rate:.0} | {share:.0} % |");
-            };
-            for rows in [1, 2, 4, 8, 16] {
-                line("decode", rows, 1, 16, 21);
-            }
-            line("decode", 1, 1, 512, 21);
-            line("decode", 8, 1, 512, 21);
-            line("prefill", 1, 128, 0, 3);
+    let data = vec![[1u64; 16]; 2 << 20];
+    let bounds: Vec<_> = threads.iter().map(|threads| (read_bandwidth(&data, *threads), int8_peak(*threads))).collect();
+    drop(data);
+    for (threads, (bandwidth, peak)) in threads.into_iter().zip(bounds) {
+        println!("| | {threads} | read, GB/s | | | | {:.1} | | |", bandwidth / 1e9);
+        if let Some(peak) = peak {
+            println!("| | {threads} | int8 dot, GMAC/s | | | | {:.1} | | |", peak / 1e9);
         }
+        for (name, weights) in [("q4_1+q8_0", Weights::Q4), ("bf16", Weights::Bf16), ("f32", Weights::F32)] {
+            if names.is_empty() || names.iter().any(|wanted| *wanted == name) {
+                let peak = peak.filter(|_| matches!(weights, Weights::Q4));
+                time_phases(name, decoder(weights, threads), threads, bandwidth, peak);
+            }
+        }
+    }
+}
+
+#[allow(clippy::print_stdout, reason = "the output of this program")]
+fn time_phases(name: &str, mut decoder: Decoder, threads: usize, bandwidth: f64, peak: Option<f64>) {
+    let per_row = MAX / BLOCK;
+    let mut kv = KvCache::new(LAYERS, KV_HEADS, DIM, ROWS * per_row, BLOCK).expect("a valid cache");
+    let mut logits = Vec::new();
+    let tables: Vec<Vec<u32>> =
+        (0..ROWS).map(|row| (0..per_row).map(|block| (row * per_row + block) as u32).collect()).collect();
+    for phase in &PHASES {
+        let tokens = vec![5u32; phase.new];
+        let inputs: Vec<RowInput<'_>> = tables[..phase.rows]
+            .iter()
+            .map(|blocks| RowInput { tokens: &tokens, start: phase.context, blocks, sample: true })
+            .collect();
+        let ms = median_ms(phase.runs, || decoder.forward(&inputs, &mut kv, &mut logits).expect("a step"));
+        let rate = (phase.rows * phase.new) as f64 / ms * 1e3;
+        let read = 100.0 * decoder.weight_bytes() as f64 / bandwidth * 1e3 / ms;
+        let compute = peak.map_or(String::new(), |peak| format!("{:.0} %", 100.0 * products(phase) / peak * 1e3 / ms));
+        let what = if phase.new == 1 { "decode" } else { "prefill" };
+        let count = phase.rows * phase.new;
+        let context = phase.context;
+        println!(
+            "| {name} | {threads} | {what} | {count} | {context} | {ms:.2} | {rate:.0} | {read:.0} % | {compute} |"
+        );
     }
 }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::ops::{add_assign, rms_norm, rope, silu_mul};
+use crate::matrix::{Columns, multiply_side_by_side};
+use crate::ops::{rms_norm, rope, silu_mul};
 use crate::pool::Shared;
+use crate::quantize::Rows;
 use crate::{Activations, Error, Isa, KvCache, PackedMatrix, Pool, check};
 
 /// Shape and constants of a model.
@@ -93,7 +95,6 @@ struct Scratch {
     attended: Vec<f32>,
     gate_up: Vec<f32>,
     gated: Vec<f32>,
-    added: Vec<f32>,
     quantized: Activations,
     /// Row index, position, per new token.
     places: Vec<(usize, usize)>,
@@ -211,7 +212,6 @@ impl Decoder {
             (&mut s.attended, c.heads * c.head_dim),
             (&mut s.gate_up, 2 * c.ffn),
             (&mut s.gated, c.ffn),
-            (&mut s.added, d),
         ] {
             buffer.resize(total * width, 0.0);
         }
@@ -220,17 +220,21 @@ impl Decoder {
             self.embedding.row(*token as usize, x);
         }
         for (index, layer) in self.layers.iter().enumerate() {
-            self.norm(&s.x, &layer.attn_norm, &mut s.normed);
-            self.product(&[&layer.q, &layer.k, &layer.v], &s.normed, &mut s.quantized, &mut s.qkv)?;
+            let qkv = [&layer.q, &layer.k, &layer.v];
+            self.norm(&s.x, &layer.attn_norm, &qkv, (&mut s.normed, &mut s.quantized))?;
+            self.product(&qkv, (&s.normed, &s.quantized), &mut s.qkv, false)?;
             self.rotate(layer, &s.places, &mut s.qkv);
             self.attend(index, rows, &s.places, &s.qkv, kv, &mut s.attended);
-            self.product(&[&layer.output], &s.attended, &mut s.quantized, &mut s.added)?;
-            add_assign(self.isa, &mut s.x, &s.added);
-            self.norm(&s.x, &layer.ffn_norm, &mut s.normed);
-            self.product(&[&layer.gate, &layer.up], &s.normed, &mut s.quantized, &mut s.gate_up)?;
-            self.gate(&s.gate_up, &mut s.gated);
-            self.product(&[&layer.down], &s.gated, &mut s.quantized, &mut s.added)?;
-            add_assign(self.isa, &mut s.x, &s.added);
+            self.prepare(&[&layer.output], (&mut s.attended, &mut s.quantized), |_, _| {})?;
+            self.product(&[&layer.output], (&s.attended, &s.quantized), &mut s.x, true)?;
+            let gate_up = [&layer.gate, &layer.up];
+            self.norm(&s.x, &layer.ffn_norm, &gate_up, (&mut s.normed, &mut s.quantized))?;
+            self.product(&gate_up, (&s.normed, &s.quantized), &mut s.gate_up, false)?;
+            let (isa, ffn, gate_up) = (self.isa, c.ffn, &s.gate_up);
+            self.prepare(&[&layer.down], (&mut s.gated, &mut s.quantized), |row, out| {
+                silu_mul(isa, &gate_up[row * 2 * ffn..(row + 1) * 2 * ffn], ffn, out);
+            })?;
+            self.product(&[&layer.down], (&s.gated, &s.quantized), &mut s.x, true)?;
         }
         self.head(rows, logits, s)
     }
@@ -243,46 +247,69 @@ impl Decoder {
         for row in rows {
             end += row.tokens.len();
             if row.sample {
-                s.added[count * d..(count + 1) * d].copy_from_slice(&s.x[(end - 1) * d..end * d]);
+                // A row never moves behind its place.
+                s.x.copy_within((end - 1) * d..end * d, count * d);
                 count += 1;
             }
         }
         logits.resize(count * self.config.vocab, 0.0);
         if count > 0 {
-            self.norm(&s.added[..count * d], &self.norm, &mut s.normed[..count * d]);
-            self.product(&[&self.head], &s.normed[..count * d], &mut s.quantized, logits)?;
+            let normed = &mut s.normed[..count * d];
+            self.norm(&s.x[..count * d], &self.norm, &[&self.head], (normed, &mut s.quantized))?;
+            self.product(&[&self.head], (&s.normed[..count * d], &s.quantized), logits, false)?;
         }
         Ok(())
     }
 
-    fn norm(&self, x: &[f32], weight: &[f32], out: &mut [f32]) {
-        let width = weight.len();
-        let shared = Shared::new(out);
-        self.pool.split(x.len() / width, |range| {
-            let range = range.start * width..range.end * width;
-            // SAFETY: ranges of `split` are disjoint.
-            rms_norm(self.isa, &x[range.clone()], weight, self.config.eps, unsafe { shared.part(range) });
-        });
+    fn norm(
+        &self,
+        x: &[f32],
+        weight: &[f32],
+        matrices: &[&PackedMatrix],
+        out: (&mut [f32], &mut Activations),
+    ) -> Result<(), Error> {
+        let d = weight.len();
+        self.prepare(matrices, out, |row, out| {
+            rms_norm(self.isa, &x[row * d..(row + 1) * d], weight, self.config.eps, out);
+        })
     }
 
-    /// Products of the same rows with several matrices, side by side in `out`. Activations are quantised once.
+    /// Calls `make(row, values)` for all rows of `x`, and quantises them if products with `matrices` ask for it.
+    fn prepare(
+        &self,
+        matrices: &[&PackedMatrix],
+        (x, quantized): (&mut [f32], &mut Activations),
+        make: impl Fn(usize, &mut [f32]) + Sync,
+    ) -> Result<(), Error> {
+        let width = matrices[0].k();
+        let rows = x.len() / width;
+        let wanted = matrices.iter().any(|matrix| matrix.is_quantized());
+        let quantized = wanted.then(|| Rows::new(quantized, rows, width)).transpose()?;
+        let shared = Shared::new(x);
+        self.pool.split(rows, |range| {
+            for row in range {
+                // SAFETY: ranges of `split` are disjoint, and so are the rows.
+                let x = unsafe { shared.part(row * width..(row + 1) * width) };
+                make(row, x);
+                if let Some(quantized) = &quantized {
+                    // SAFETY: as above.
+                    unsafe { quantized.quantize(self.isa, row, x) };
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Products of the same rows with several matrices, side by side in `out`.
     fn product(
         &self,
         matrices: &[&PackedMatrix],
-        x: &[f32],
-        quantized: &mut Activations,
+        inputs: (&[f32], &Activations),
         out: &mut [f32],
+        add: bool,
     ) -> Result<(), Error> {
-        if matrices.iter().any(|matrix| matrix.is_quantized()) {
-            quantized.quantize(self.isa, &self.pool, x, matrices[0].k())?;
-        }
         let stride = matrices.iter().map(|matrix| matrix.n()).sum();
-        let mut offset = 0;
-        for matrix in matrices {
-            matrix.multiply(self.isa, &self.pool, (x, quantized), out, (stride, offset))?;
-            offset += matrix.n();
-        }
-        Ok(())
+        multiply_side_by_side(matrices, self.isa, &self.pool, inputs, out, Columns { stride, offset: 0, add })
     }
 
     /// Biases, head norms and rotary embedding of q and k.
@@ -352,16 +379,6 @@ impl Decoder {
                     &mut scores,
                 );
             }
-        });
-    }
-
-    fn gate(&self, gate_up: &[f32], out: &mut [f32]) {
-        let ffn = self.config.ffn;
-        let shared = Shared::new(out);
-        self.pool.split(gate_up.len() / (2 * ffn), |range| {
-            let source = &gate_up[range.start * 2 * ffn..range.end * 2 * ffn];
-            // SAFETY: ranges of `split` are disjoint.
-            silu_mul(self.isa, source, ffn, unsafe { shared.part(range.start * ffn..range.end * ffn) });
         });
     }
 }

@@ -4,6 +4,8 @@
 mod avx512;
 mod generic;
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 
 use crate::pool::{Pool, Shared};
@@ -126,22 +128,34 @@ impl PackedMatrix {
     /// One row, dequantised.
     pub fn row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.n && out.len() == self.k, "row {row} of {}, {} columns of {}", self.n, out.len(), self.k);
-        let (tile, lane) = (row / LANES, row % LANES);
-        for (column, out) in out.iter_mut().enumerate() {
-            let (block, at) = (tile * (self.k / BLOCK) + column / BLOCK, column % BLOCK);
-            *out = match &self.tiles {
-                Tiles::F32(values) => values[(tile * self.k + column) * LANES + lane],
-                Tiles::Bf16(values) => bf16::from_bits(values[(tile * self.k + column) * LANES + lane]).to_f32(),
-                Tiles::Int4(tiles) => {
-                    let byte = tiles[block].values[at / 8 * 64 + lane * 4 + at % 4];
-                    let value = if at % 8 < 4 { byte & 15 } else { byte >> 4 };
-                    tiles[block].scales[lane].to_f32() * f32::from(value) + tiles[block].minima[lane].to_f32()
+        let (tile, lane, k) = (row / LANES, row % LANES, self.k);
+        let blocks = tile * (k / BLOCK)..(tile + 1) * (k / BLOCK);
+        let dense = tile * k * LANES..(tile + 1) * k * LANES;
+        match &self.tiles {
+            Tiles::F32(values) => {
+                out.iter_mut().zip(values[dense].chunks_exact(LANES)).for_each(|(out, v)| *out = v[lane]);
+            }
+            Tiles::Bf16(values) => out
+                .iter_mut()
+                .zip(values[dense].chunks_exact(LANES))
+                .for_each(|(out, v)| *out = bf16::from_bits(v[lane]).to_f32()),
+            Tiles::Int4(tiles) => {
+                for (out, tile) in out.chunks_exact_mut(BLOCK).zip(&tiles[blocks]) {
+                    let (scale, minimum) = (tile.scales[lane].to_f32(), tile.minima[lane].to_f32());
+                    for (at, out) in out.iter_mut().enumerate() {
+                        let byte = tile.values[at / 8 * 64 + lane * 4 + at % 4];
+                        *out = scale * f32::from(if at % 8 < 4 { byte & 15 } else { byte >> 4 }) + minimum;
+                    }
                 }
-                Tiles::Int8(tiles) => {
-                    let value = i32::from(tiles[block].values[at / 4 * 64 + lane * 4 + at % 4]) - 128;
-                    tiles[block].scales[lane].to_f32() * value as f32
+            }
+            Tiles::Int8(tiles) => {
+                for (out, tile) in out.chunks_exact_mut(BLOCK).zip(&tiles[blocks]) {
+                    let scale = tile.scales[lane].to_f32();
+                    for (at, out) in out.iter_mut().enumerate() {
+                        *out = scale * (i32::from(tile.values[at / 4 * 64 + lane * 4 + at % 4]) - 128) as f32;
+                    }
                 }
-            };
+            }
         }
     }
 
@@ -151,75 +165,134 @@ impl PackedMatrix {
         &self,
         isa: Isa,
         pool: &Pool,
-        (x, quantized): (&[f32], &Activations),
+        inputs: (&[f32], &Activations),
         out: &mut [f32],
         (stride, offset): (usize, usize),
     ) -> Result<(), Error> {
-        isa.check()?;
-        let rows = out.len() / stride.max(1);
-        check("columns of a product", offset + self.n, offset + self.n <= stride, format!("at most {stride}"))?;
-        if self.is_quantized() {
-            let fits = quantized.width == self.k && quantized.rows == rows;
-            check("quantised activations", quantized.rows, fits, format!("{rows} rows of {}", self.k))?;
-        } else {
-            check("activations", x.len(), x.len() == rows * self.k, format!("{rows} rows of {}", self.k))?;
-        }
-        if rows == 0 {
-            return Ok(());
-        }
-        let shared = Shared::new(&mut out[..rows * stride]);
-        let target = Target { out: &shared, rows, stride, offset, n: self.n };
-        let tiles = self.n.div_ceil(LANES);
-        pool.split(tiles.div_ceil(GROUP), |groups| {
-            let range = groups.start * GROUP..(groups.end * GROUP).min(tiles);
-            #[cfg(target_arch = "x86_64")]
-            if isa == Isa::Avx512Vnni {
-                match &self.tiles {
-                    // SAFETY: `Isa::check` detected the features. Ranges of `split` are disjoint in tiles.
-                    Tiles::Int4(t) => unsafe { avx512::int4(t, self.k, quantized, range, &target) },
-                    // SAFETY: as above.
-                    Tiles::Int8(t) => unsafe { avx512::int8(t, self.k, quantized, range, &target) },
-                    // SAFETY: as above.
-                    Tiles::F32(t) => unsafe { avx512::dense(t, self.k, x, range, &target) },
-                    // SAFETY: as above.
-                    Tiles::Bf16(t) => unsafe { avx512::dense(t, self.k, x, range, &target) },
-                }
-                return;
+        multiply_side_by_side(&[self], isa, pool, inputs, out, Columns { stride, offset, add: false })
+    }
+
+    /// Tiles that one thread takes at a time: few, so that small matrices divide evenly among threads; where tiles are
+    /// worked on side by side, enough of them.
+    fn group(&self) -> usize {
+        if self.is_quantized() { 2 } else { 4 }
+    }
+
+    fn groups(&self) -> usize {
+        self.n.div_ceil(LANES * self.group())
+    }
+
+    /// Products of some groups of tiles.
+    fn multiply_groups(
+        &self,
+        isa: Isa,
+        (x, quantized): (&[f32], &Activations),
+        groups: Range<usize>,
+        out: &Target<'_>,
+    ) {
+        let range = groups.start * self.group()..(groups.end * self.group()).min(self.n.div_ceil(LANES));
+        #[cfg(target_arch = "x86_64")]
+        if isa == Isa::Avx512Vnni {
+            match &self.tiles {
+                // SAFETY: `Isa::check` detected the features. Every group is given to one thread.
+                Tiles::Int4(t) => unsafe { avx512::int4(t, self.k, quantized, range, out) },
+                // SAFETY: as above.
+                Tiles::Int8(t) => unsafe { avx512::int8(t, self.k, quantized, range, out) },
+                // SAFETY: as above.
+                Tiles::F32(t) => unsafe { avx512::dense(t, self.k, x, range, out) },
+                // SAFETY: as above.
+                Tiles::Bf16(t) => unsafe { avx512::dense(t, self.k, x, range, out) },
             }
-            generic::multiply(isa, self, (x, quantized), range, &target);
-        });
-        Ok(())
+            return;
+        }
+        generic::multiply(isa, self, (x, quantized), range, out);
     }
 }
 
-/// Tiles that one thread takes at a time: the widest group of the dense kernels.
-const GROUP: usize = 8;
+/// Where in rows of outputs products go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Columns {
+    /// Distance of rows.
+    pub(crate) stride: usize,
+    /// First column.
+    pub(crate) offset: usize,
+    /// Products are added to what is there, instead of replacing it.
+    pub(crate) add: bool,
+}
+
+/// Products of the same rows with several matrices of the same kind, side by side, in one region of the pool.
+pub(crate) fn multiply_side_by_side(
+    matrices: &[&PackedMatrix],
+    isa: Isa,
+    pool: &Pool,
+    inputs: (&[f32], &Activations),
+    out: &mut [f32],
+    columns: Columns,
+) -> Result<(), Error> {
+    isa.check()?;
+    let Columns { stride, offset, .. } = columns;
+    let (x, quantized) = inputs;
+    let rows = out.len() / stride.max(1);
+    let end = offset + matrices.iter().map(|matrix| matrix.n).sum::<usize>();
+    check("columns of a product", end, end <= stride, format!("at most {stride}"))?;
+    for matrix in matrices {
+        if matrix.is_quantized() {
+            let fits = quantized.width == matrix.k && quantized.rows == rows;
+            check("quantised activations", quantized.rows, fits, format!("{rows} rows of {}", matrix.k))?;
+        } else {
+            check("activations", x.len(), x.len() == rows * matrix.k, format!("{rows} rows of {}", matrix.k))?;
+        }
+    }
+    if rows == 0 {
+        return Ok(());
+    }
+    let shared = Shared::new(&mut out[..rows * stride]);
+    pool.split(matrices.iter().map(|matrix| matrix.groups()).sum(), |range| {
+        let (mut first, mut offset) = (0, offset);
+        for matrix in matrices {
+            let groups = matrix.groups();
+            let part = range.start.clamp(first, first + groups) - first..range.end.clamp(first, first + groups) - first;
+            if !part.is_empty() {
+                let target = Target { out: &shared, rows, columns: Columns { offset, ..columns }, n: matrix.n };
+                matrix.multiply_groups(isa, inputs, part, &target);
+            }
+            (first, offset) = (first + groups, offset + matrix.n);
+        }
+    });
+    Ok(())
+}
 
 /// Where products go.
 pub(crate) struct Target<'a> {
     out: &'a Shared<'a, f32>,
     rows: usize,
-    stride: usize,
-    offset: usize,
+    columns: Columns,
     n: usize,
 }
 
 impl Target<'_> {
+    /// The outputs of a tile for a row: 16, or fewer at the end of a matrix.
+    ///
+    /// # Safety
+    /// No other thread uses this tile, and no other result for it lives.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
+    unsafe fn place(&self, row: usize, tile: usize) -> &mut [f32] {
+        let column = tile * LANES;
+        let start = row * self.columns.stride + self.columns.offset + column;
+        // SAFETY: in bounds (checked by `part`); this thread owns the tile's columns.
+        unsafe { self.out.part(start..start + LANES.min(self.n - column)) }
+    }
+
     /// Stores the 16 outputs of a tile for a row.
     ///
     /// # Safety
-    /// No other thread writes this tile.
+    /// As `place`.
     #[inline(always)]
     unsafe fn store(&self, row: usize, tile: usize, lanes: &[f32; LANES]) {
-        let column = tile * LANES;
-        let count = LANES.min(self.n - column);
-        let start = row * self.stride + self.offset + column;
-        // SAFETY: in bounds (checked by `part`); this thread owns the tile's columns.
-        let out = unsafe { self.out.part(start..start + count) };
-        // A copy of known length is a store; one of unknown length is a call.
-        match out.first_chunk_mut::<LANES>() {
-            Some(out) => *out = *lanes,
-            None => out.copy_from_slice(&lanes[..count]),
+        // SAFETY: promised by the caller.
+        for (out, lane) in unsafe { self.place(row, tile) }.iter_mut().zip(lanes) {
+            *out = if self.columns.add { *out + lane } else { *lane };
         }
     }
 }

@@ -77,18 +77,6 @@ fn silu_mul_body(gate_up: &[f32], width: usize, out: &mut [f32]) {
     }
 }
 
-for_each_isa! {
-    /// `x += y`.
-    pub(crate) fn add_assign(x: &mut [f32], y: &[f32]) = add_assign_body
-}
-
-#[inline(always)]
-fn add_assign_body(x: &mut [f32], y: &[f32]) {
-    for (x, y) in x.iter_mut().zip(y) {
-        *x += y;
-    }
-}
-
 /// Rotates a head in place. `cos` and `sin` have half the head's length.
 pub(crate) fn rope(head: &mut [f32], cos: &[f32], sin: &[f32], interleaved: bool) {
     let half = cos.len();

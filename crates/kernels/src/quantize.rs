@@ -1,7 +1,5 @@
 //! Activations as 8-bit integers in blocks of 32, each with a scale and the sum of its integers.
 
-use std::ops::Range;
-
 use crate::isa::for_each_isa;
 use crate::pool::{Pool, Shared};
 use crate::{Error, Isa, check};
@@ -9,73 +7,152 @@ use crate::{Error, Isa, check};
 /// Length of a quantisation block.
 pub(crate) const BLOCK: usize = 32;
 
+/// Rows that lie side by side, block by block: as many as products work on at once.
+pub(crate) const PANEL: usize = 8;
+
+/// 32 quantised activations.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+#[repr(C)]
+pub(crate) struct Block {
+    /// Four 8-bit integers each, the first in the lowest bits.
+    pub(crate) values: [i32; BLOCK / 4],
+    pub(crate) scale: f32,
+    /// `scale` times the sum of the integers.
+    pub(crate) scaled_sum: f32,
+    /// `-128` times the sum of the integers: what weights that are stored plus 128 add too much, negated.
+    pub(crate) offset: i32,
+}
+
 /// Quantised rows of one width; memory is reused from call to call.
 #[derive(Debug, Default)]
 pub struct Activations {
     pub(crate) width: usize,
     pub(crate) rows: usize,
-    pub(crate) values: Vec<i8>,
-    pub(crate) scales: Vec<f32>,
-    pub(crate) sums: Vec<i32>,
-    /// `scale * sum`.
-    pub(crate) scaled_sums: Vec<f32>,
+    /// `[row / PANEL][column / BLOCK][row % PANEL]`.
+    blocks: Vec<[Block; PANEL]>,
 }
 
 impl Activations {
     /// Quantises `x`, `[rows, width]`, to nearest with scale `max|x| / 127` per block of 32.
     pub fn quantize(&mut self, isa: Isa, pool: &Pool, x: &[f32], width: usize) -> Result<(), Error> {
-        isa.check()?;
-        check("width of quantised activations", width, width > 0 && width.is_multiple_of(BLOCK), "a multiple of 32")?;
-        check("length of activations", x.len(), x.len().is_multiple_of(width), format!("a multiple of {width}"))?;
-        let rows = x.len() / width;
-        (self.width, self.rows) = (width, rows);
-        // Only grows, so that a steady batch allocates nothing.
-        let blocks = x.len() / BLOCK;
-        self.values.resize(x.len().max(self.values.len()), 0);
-        self.scales.resize(blocks.max(self.scales.len()), 0.0);
-        self.sums.resize(blocks.max(self.sums.len()), 0);
-        self.scaled_sums.resize(blocks.max(self.scaled_sums.len()), 0.0);
-        let (values, scales) = (Shared::new(&mut self.values), Shared::new(&mut self.scales));
-        let (sums, scaled_sums) = (Shared::new(&mut self.sums), Shared::new(&mut self.scaled_sums));
-        let per_row = width / BLOCK;
-        pool.split(rows, |range: Range<usize>| {
-            let blocks = range.start * per_row..range.end * per_row;
-            let elements = range.start * width..range.end * width;
-            // SAFETY: the ranges of `split` are disjoint, and so are the parts derived from them.
-            let (values, scales, sums, scaled_sums) = unsafe {
-                let sums = (sums.part(blocks.clone()), scaled_sums.part(blocks.clone()));
-                (values.part(elements.clone()), scales.part(blocks), sums.0, sums.1)
-            };
-            quantize_blocks(isa, &x[elements], values, scales, sums);
-            for ((scaled, scale), sum) in scaled_sums.iter_mut().zip(scales).zip(sums) {
-                *scaled = *scale * *sum as f32;
+        check(
+            "length of activations",
+            x.len(),
+            x.len().is_multiple_of(width.max(1)),
+            format!("a multiple of {width}"),
+        )?;
+        let rows = Rows::new(self, x.len() / width.max(1), width)?;
+        pool.split(x.len() / width, |range| {
+            for row in range {
+                // SAFETY: the ranges of `split` are disjoint.
+                unsafe { rows.quantize(isa, row, &x[row * width..(row + 1) * width]) };
             }
         });
         Ok(())
     }
+
+    /// The panel that begins with `row`, a multiple of `PANEL`.
+    pub(crate) fn panel(&self, row: usize) -> &[[Block; PANEL]] {
+        let per_row = self.width / BLOCK;
+        &self.blocks[row / PANEL * per_row..(row / PANEL + 1) * per_row]
+    }
+
+    /// Block `block` of `row`.
+    pub(crate) fn block(&self, row: usize, block: usize) -> &Block {
+        &self.blocks[row / PANEL * (self.width / BLOCK) + block][row % PANEL]
+    }
 }
 
-for_each_isa! {
-    fn quantize_blocks(x: &[f32], values: &mut [i8], scales: &mut [f32], sums: &mut [i32]) = quantize_body
+/// Rows of activations that several threads fill.
+pub(crate) struct Rows<'a> {
+    width: usize,
+    blocks: Shared<'a, Block>,
 }
+
+impl<'a> Rows<'a> {
+    /// Makes room in `to` for `rows` rows.
+    pub(crate) fn new(to: &'a mut Activations, rows: usize, width: usize) -> Result<Self, Error> {
+        check("width of quantised activations", width, width > 0 && width.is_multiple_of(BLOCK), "a multiple of 32")?;
+        (to.width, to.rows) = (width, rows);
+        // Only grows, so that a steady batch allocates nothing.
+        let size = rows.div_ceil(PANEL) * (width / BLOCK);
+        to.blocks.resize(size.max(to.blocks.len()), Default::default());
+        Ok(Self { width, blocks: Shared::new(to.blocks.as_flattened_mut()) })
+    }
+
+    /// Quantises `x` into `row`.
+    ///
+    /// # Safety
+    /// The processor has `isa`; no other thread fills this row.
+    pub(crate) unsafe fn quantize(&self, isa: Isa, row: usize, x: &[f32]) {
+        let per_row = self.width / BLOCK;
+        assert!(x.len() == self.width, "{} activations instead of {}", x.len(), self.width);
+        for (block, x) in x.as_chunks::<BLOCK>().0.iter().enumerate() {
+            let at = (row / PANEL * per_row + block) * PANEL + row % PANEL;
+            // SAFETY: the caller has this row to itself.
+            let out = unsafe { self.blocks.part(at..at + 1) };
+            #[cfg(target_arch = "x86_64")]
+            if isa == Isa::Avx512Vnni {
+                // SAFETY: `Isa::check` detected the features.
+                out[0] = unsafe { avx512(x) };
+                continue;
+            }
+            quantize_block(isa, x, &mut out[0]);
+        }
+    }
+}
+
+/// Adding it rounds to nearest, ties to even, and leaves the integer in the low bits.
+const MAGIC: f32 = 12_582_912.0;
+
+/// As `quantize_body`, which compilers make slow code of.
+///
+/// # Safety
+/// The features of `Isa::Avx512Vnni`.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn avx512(x: &[f32; BLOCK]) -> Block {
+    use std::arch::x86_64::*;
+    // SAFETY: a block is 32 floats.
+    let (low, high) = unsafe { (_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x.as_ptr().add(16))) };
+    // The second operand wins where the first is NaN: NaN counts as 0.
+    let larger = _mm512_max_ps(_mm512_abs_ps(high), _mm512_max_ps(_mm512_abs_ps(low), _mm512_setzero_ps()));
+    let max = _mm512_reduce_max_ps(larger);
+    let inverse = _mm512_set1_ps(if max > 0.0 { 127.0 / max } else { 0.0 });
+    let magic = _mm512_set1_ps(MAGIC);
+    let round = |x| {
+        let shifted = _mm512_add_ps(_mm512_mul_ps(x, inverse), magic);
+        _mm512_sub_epi32(_mm512_castps_si512(shifted), _mm512_castps_si512(magic))
+    };
+    let (low, high) = (round(low), round(high));
+    let mut block = Block { scale: max / 127.0, ..Block::default() };
+    // SAFETY: a block has 32 bytes.
+    unsafe {
+        let values = block.values.as_mut_ptr().cast::<__m128i>();
+        _mm_storeu_si128(values, _mm512_cvtepi32_epi8(low));
+        _mm_storeu_si128(values.add(1), _mm512_cvtepi32_epi8(high));
+    }
+    let total = _mm512_reduce_add_epi32(_mm512_add_epi32(low, high));
+    block.offset = total.wrapping_mul(-128);
+    block.scaled_sum = block.scale * total as f32;
+    block
+}
+
+for_each_isa! { fn quantize_block(x: &[f32; BLOCK], out: &mut Block) = quantize_body }
 
 #[inline(always)]
-fn quantize_body(x: &[f32], values: &mut [i8], scales: &mut [f32], sums: &mut [i32]) {
-    let blocks = x.chunks_exact(BLOCK).zip(values.chunks_exact_mut(BLOCK));
-    for ((x, values), (scale, sum)) in blocks.zip(scales.iter_mut().zip(sums)) {
-        let max = x.iter().fold(0f32, |max, x| max.max(x.abs()));
-        let inverse = if max > 0.0 { 127.0 / max } else { 0.0 };
-        *scale = max / 127.0;
-        let mut total = 0i32;
-        for (x, value) in x.iter().zip(values) {
-            // Magic-number rounding to nearest, ties to even: one addition, and it vectorises everywhere.
-            const MAGIC: f32 = 12_582_912.0;
-            let rounded = ((x * inverse + MAGIC).to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32);
-            *value = rounded as i8;
-            total += rounded;
-        }
-        *sum = total;
+fn quantize_body(x: &[f32; BLOCK], out: &mut Block) {
+    // NaN counts as 0.
+    let max = x.iter().fold(0f32, |max, x| if x.abs() > max { x.abs() } else { max });
+    let inverse = if max > 0.0 { 127.0 / max } else { 0.0 };
+    let rounded = x.map(|x| ((x * inverse + MAGIC).to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32));
+    for (value, four) in out.values.iter_mut().zip(rounded.as_chunks::<4>().0) {
+        *value = i32::from_le_bytes(four.map(|v| v as u8));
     }
+    let total = rounded.iter().fold(0i32, |sum, v| sum.wrapping_add(*v));
+    out.scale = max / 127.0;
+    out.offset = total.wrapping_mul(-128);
+    out.scaled_sum = out.scale * total as f32;
 }
 
 #[cfg(test)]
@@ -91,16 +168,17 @@ mod tests {
             for isa in Isa::available() {
                 let mut a = Activations::default();
                 a.quantize(isa, &pool, &x, 96).expect("fits");
-                for (i, x) in x.iter().enumerate() {
-                    let scale = a.scales[i / BLOCK];
-                    prop_assert!((x - f32::from(a.values[i]) * scale).abs() <= scale * 0.500_01);
-                }
-                for (block, sum) in a.values.chunks(BLOCK).zip(&a.sums) {
-                    prop_assert_eq!(block.iter().map(|v| i32::from(*v)).sum::<i32>(), *sum);
+                for (b, x) in x.chunks(BLOCK).enumerate() {
+                    let block = a.block(0, b);
+                    let values: Vec<i8> = block.values.iter().flat_map(|v| v.to_le_bytes()).map(|v| v as i8).collect();
+                    for (x, value) in x.iter().zip(&values) {
+                        prop_assert!((x - f32::from(*value) * block.scale).abs() <= block.scale * 0.500_01);
+                    }
+                    let sum: i32 = values.iter().map(|v| i32::from(*v)).sum();
+                    prop_assert_eq!((block.offset, block.scaled_sum), (-128 * sum, block.scale * sum as f32));
                 }
                 if let Some(first) = &first {
-                    prop_assert_eq!(&a.values, &first.values);
-                    prop_assert_eq!(&a.scales, &first.scales);
+                    prop_assert_eq!(&a.blocks, &first.blocks);
                 }
                 first = Some(a);
             }

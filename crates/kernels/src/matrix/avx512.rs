@@ -8,9 +8,23 @@ use std::ops::Range;
 
 use super::{Target, Tile4, Tile8};
 use crate::LANES;
-use crate::quantize::{Activations, BLOCK};
+use crate::quantize::{Activations, BLOCK, Block, PANEL};
 
-/// Calls `$run::<rows, tiles>` for every group of tiles and every group of rows.
+/// Calls `$run!(rows, tile, row)` for every tile and every panel of rows.
+macro_rules! by_panels {
+    ($range:expr, $rows:expr, $run:ident, [$($m:literal),*]) => {{
+        for tile in $range {
+            for row in (0..$rows).step_by(PANEL) {
+                match ($rows - row).min(PANEL) {
+                    $($m => $run!($m, tile, row),)*
+                    _ => unreachable!("a panel has at most {PANEL} rows"),
+                }
+            }
+        }
+    }};
+}
+
+/// Calls `$run!(rows, tiles, tile, row)` for every group of tiles and every group of rows.
 macro_rules! blocked {
     ($range:expr, $rows:expr, $run:ident, [$($tiles:literal: [$($m:literal),*]),*]) => {{
         let mut tile = $range.start;
@@ -42,11 +56,18 @@ macro_rules! blocked {
 unsafe fn store<const M: usize, const T: usize>(acc: &[[__m512; M]; T], tile: usize, row: usize, target: &Target<'_>) {
     for (t, acc) in acc.iter().enumerate() {
         for (m, acc) in acc.iter().enumerate() {
-            let mut lanes = [0f32; LANES];
-            // SAFETY: `lanes` has room for 16 floats; the caller owns the tile.
+            // SAFETY: the caller owns the tile; 16 outputs are written where there are 16.
             unsafe {
-                _mm512_storeu_ps(lanes.as_mut_ptr(), *acc);
-                target.store(row + m, tile + t, &lanes);
+                let out = target.place(row + m, tile + t);
+                if out.len() == LANES {
+                    let sum =
+                        if target.columns.add { _mm512_add_ps(_mm512_loadu_ps(out.as_ptr()), *acc) } else { *acc };
+                    _mm512_storeu_ps(out.as_mut_ptr(), sum);
+                } else {
+                    let mut lanes = [0f32; LANES];
+                    _mm512_storeu_ps(lanes.as_mut_ptr(), *acc);
+                    target.store(row + m, tile + t, &lanes);
+                }
             }
         }
     }
@@ -58,71 +79,51 @@ unsafe fn store<const M: usize, const T: usize>(acc: &[[__m512; M]; T], tile: us
 pub(super) unsafe fn int4(tiles: &[Tile4], k: usize, a: &Activations, range: Range<usize>, target: &Target<'_>) {
     let blocks = k / BLOCK;
     assert!(tiles.len() >= range.end * blocks && a.width == k && a.rows >= target.rows);
-    assert!(a.values.len() >= a.rows * k && a.scales.len() >= a.rows * blocks);
-    assert!(a.sums.len() >= a.rows * blocks && a.scaled_sums.len() >= a.rows * blocks);
     macro_rules! run {
-        ($m:literal, $t:literal, $tile:expr, $row:expr) => {
-            // SAFETY: the assertions above bound every tile and row of the loops.
-            unsafe { store(&int4_block::<$m, $t>(tiles, blocks, a, $tile, $row), $tile, $row, target) }
+        ($m:literal, $tile:expr, $row:expr) => {
+            // SAFETY: the assertion above bounds every tile and row of the loops.
+            unsafe { int4_block::<$m>(&tiles[$tile * blocks..], a.panel($row), ($tile, $row), target) }
         };
     }
-    blocked!(range, target.rows, run, [1: [4, 2, 1]]);
+    // One tile at a time: two streams at once are slower to read than one.
+    by_panels!(range, target.rows, run, [1, 2, 3, 4, 5, 6, 7, 8]);
 }
 
 /// # Safety
-/// As `int4`; tiles `tile..tile + T` and rows `row..row + M` exist.
-#[inline]
+/// As `int4`, of which `tile` is one: `tiles` begin with it. Rows `row..row + M` exist; `panel` begins with `row`.
+#[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-unsafe fn int4_block<const M: usize, const T: usize>(
+unsafe fn int4_block<const M: usize>(
     tiles: &[Tile4],
-    blocks: usize,
-    a: &Activations,
-    tile: usize,
-    row: usize,
-) -> [[__m512; M]; T] {
-    let mut acc = [[_mm512_setzero_ps(); M]; T];
+    panel: &[[Block; PANEL]],
+    (tile, row): (usize, usize),
+    target: &Target<'_>,
+) {
+    let mut acc = [_mm512_setzero_ps(); M];
     let mask = _mm512_set1_epi8(15);
-    for b in 0..blocks {
-        let mut dot = [[_mm512_setzero_si512(); M]; T];
+    for (weights, rows) in tiles.iter().zip(panel) {
+        let mut dot = [_mm512_setzero_si512(); M];
         for group in 0..4 {
-            for t in 0..T {
-                // SAFETY: block `b` of tile `tile + t` exists; a group is 64 of its 256 bytes.
-                let bytes = unsafe {
-                    let at = tiles.as_ptr().add((tile + t) * blocks + b);
-                    _mm512_loadu_si512((*at).values.as_ptr().add(group * 64).cast())
-                };
-                let low = _mm512_and_si512(bytes, mask);
-                let high = _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), mask);
-                for m in 0..M {
-                    // SAFETY: row `row + m` has `blocks * 32` values; 8 are read at column `b * 32 + group * 8`.
-                    let (first, second) = unsafe {
-                        let at = a.values.as_ptr().add((row + m) * a.width + b * BLOCK + group * 8).cast::<i32>();
-                        (at.read_unaligned(), at.add(1).read_unaligned())
-                    };
-                    dot[t][m] = _mm512_dpbusd_epi32(dot[t][m], low, _mm512_set1_epi32(first));
-                    dot[t][m] = _mm512_dpbusd_epi32(dot[t][m], high, _mm512_set1_epi32(second));
-                }
+            // SAFETY: a group is 64 of the tile's 256 bytes.
+            let bytes = unsafe { _mm512_loadu_si512(weights.values.as_ptr().add(group * 64).cast()) };
+            let low = _mm512_and_si512(bytes, mask);
+            let high = _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), mask);
+            for m in 0..M {
+                let [first, second] = [rows[m].values[2 * group], rows[m].values[2 * group + 1]];
+                dot[m] = _mm512_dpbusd_epi32(dot[m], low, _mm512_set1_epi32(first));
+                dot[m] = _mm512_dpbusd_epi32(dot[m], high, _mm512_set1_epi32(second));
             }
         }
-        for t in 0..T {
-            // SAFETY: the tile exists; it has 16 scales and 16 minima.
-            let (scales, minima) = unsafe {
-                let at = tiles.as_ptr().add((tile + t) * blocks + b);
-                (load_half((*at).scales.as_ptr()), load_half((*at).minima.as_ptr()))
-            };
-            for m in 0..M {
-                // SAFETY: row `row + m` has `blocks` scales and sums.
-                let (scale, sum) = unsafe {
-                    let index = (row + m) * blocks + b;
-                    (*a.scales.as_ptr().add(index), *a.scaled_sums.as_ptr().add(index))
-                };
-                let scaled = _mm512_mul_ps(scales, _mm512_set1_ps(scale));
-                acc[t][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[t][m]), scaled, acc[t][m]);
-                acc[t][m] = _mm512_fmadd_ps(minima, _mm512_set1_ps(sum), acc[t][m]);
-            }
+        // SAFETY: a tile has 16 scales and 16 minima.
+        let (scales, minima) = unsafe { (load_half(weights.scales.as_ptr()), load_half(weights.minima.as_ptr())) };
+        for m in 0..M {
+            let scaled = _mm512_mul_ps(scales, _mm512_set1_ps(rows[m].scale));
+            acc[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[m]), scaled, acc[m]);
+            acc[m] = _mm512_fmadd_ps(minima, _mm512_set1_ps(rows[m].scaled_sum), acc[m]);
         }
     }
-    acc
+    // SAFETY: promised by the caller.
+    unsafe { store(&[acc], tile, row, target) };
 }
 
 /// # Safety
@@ -140,68 +141,45 @@ unsafe fn load_half(pointer: *const half::f16) -> __m512 {
 pub(super) unsafe fn int8(tiles: &[Tile8], k: usize, a: &Activations, range: Range<usize>, target: &Target<'_>) {
     let blocks = k / BLOCK;
     assert!(tiles.len() >= range.end * blocks && a.width == k && a.rows >= target.rows);
-    assert!(a.values.len() >= a.rows * k && a.scales.len() >= a.rows * blocks);
-    assert!(a.sums.len() >= a.rows * blocks && a.scaled_sums.len() >= a.rows * blocks);
     macro_rules! run {
-        ($m:literal, $t:literal, $tile:expr, $row:expr) => {
-            // SAFETY: the assertions above bound every tile and row of the loops.
-            unsafe { store(&int8_block::<$m, $t>(tiles, blocks, a, $tile, $row), $tile, $row, target) }
+        ($m:literal, $tile:expr, $row:expr) => {
+            // SAFETY: the assertion above bounds every tile and row of the loops.
+            unsafe { int8_block::<$m>(&tiles[$tile * blocks..], a.panel($row), ($tile, $row), target) }
         };
     }
-    blocked!(range, target.rows, run, [1: [4, 2, 1]]);
+    by_panels!(range, target.rows, run, [1, 2, 3, 4, 5, 6, 7, 8]);
 }
 
 /// # Safety
 /// As `int4_block`.
-#[inline]
+#[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-unsafe fn int8_block<const M: usize, const T: usize>(
+unsafe fn int8_block<const M: usize>(
     tiles: &[Tile8],
-    blocks: usize,
-    a: &Activations,
-    tile: usize,
-    row: usize,
-) -> [[__m512; M]; T] {
-    let mut acc = [[_mm512_setzero_ps(); M]; T];
-    for b in 0..blocks {
-        let mut dot = [[_mm512_setzero_si512(); M]; T];
+    panel: &[[Block; PANEL]],
+    (tile, row): (usize, usize),
+    target: &Target<'_>,
+) {
+    let mut acc = [_mm512_setzero_ps(); M];
+    for (weights, rows) in tiles.iter().zip(panel) {
+        // Weights are stored plus 128: the sums start at what that adds, negated. Exact in integers.
+        let mut dot: [__m512i; M] = std::array::from_fn(|m| _mm512_set1_epi32(rows[m].offset));
         for group in 0..8 {
-            for t in 0..T {
-                // SAFETY: block `b` of tile `tile + t` exists; a group is 64 of its 512 bytes.
-                let bytes = unsafe {
-                    let at = tiles.as_ptr().add((tile + t) * blocks + b);
-                    _mm512_loadu_si512((*at).values.as_ptr().add(group * 64).cast())
-                };
-                for m in 0..M {
-                    // SAFETY: row `row + m` has `blocks * 32` values; 4 are read at column `b * 32 + group * 4`.
-                    let four = unsafe {
-                        a.values
-                            .as_ptr()
-                            .add((row + m) * a.width + b * BLOCK + group * 4)
-                            .cast::<i32>()
-                            .read_unaligned()
-                    };
-                    dot[t][m] = _mm512_dpbusd_epi32(dot[t][m], bytes, _mm512_set1_epi32(four));
-                }
+            // SAFETY: a group is 64 of the tile's 512 bytes.
+            let bytes = unsafe { _mm512_loadu_si512(weights.values.as_ptr().add(group * 64).cast()) };
+            for m in 0..M {
+                dot[m] = _mm512_dpbusd_epi32(dot[m], bytes, _mm512_set1_epi32(rows[m].values[group]));
             }
         }
-        for t in 0..T {
-            // SAFETY: the tile exists; it has 16 scales.
-            let scales = unsafe { load_half((*tiles.as_ptr().add((tile + t) * blocks + b)).scales.as_ptr()) };
-            for m in 0..M {
-                // SAFETY: row `row + m` has `blocks` scales and sums.
-                let (scale, sum) = unsafe {
-                    let index = (row + m) * blocks + b;
-                    (*a.scales.as_ptr().add(index), *a.sums.as_ptr().add(index))
-                };
-                // Weights are stored plus 128: exact in integers.
-                let exact = _mm512_sub_epi32(dot[t][m], _mm512_slli_epi32::<7>(_mm512_set1_epi32(sum)));
-                let scaled = _mm512_mul_ps(scales, _mm512_set1_ps(scale));
-                acc[t][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scaled, acc[t][m]);
-            }
+        // SAFETY: a tile has 16 scales.
+        let scales = unsafe { load_half(weights.scales.as_ptr()) };
+        for m in 0..M {
+            let scaled = _mm512_mul_ps(scales, _mm512_set1_ps(rows[m].scale));
+            acc[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[m]), scaled, acc[m]);
         }
     }
-    acc
+    // SAFETY: promised by the caller.
+    unsafe { store(&[acc], tile, row, target) };
 }
 
 /// A dense weight type: 16 of them widen to floats.
@@ -249,7 +227,7 @@ pub(super) unsafe fn dense<W: Weight>(tiles: &[W], k: usize, x: &[f32], range: R
 }
 
 /// # Safety
-/// As `int4_block`.
+/// AVX-512; tiles `tile..tile + T` and rows `row..row + M` exist.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn dense_block<W: Weight, const M: usize, const T: usize>(

@@ -6,7 +6,7 @@ use half::bf16;
 
 use super::{PackedMatrix, Target, Tile4, Tile8, Tiles};
 use crate::isa::for_each_isa;
-use crate::quantize::{Activations, BLOCK};
+use crate::quantize::{Activations, BLOCK, Block};
 use crate::{Isa, LANES};
 
 pub(super) fn multiply(
@@ -37,17 +37,17 @@ for_each_isa! { fn int8(tiles: &[Tile8], a: &Activations, row: usize, lanes: &mu
 for_each_isa! { fn f32(tile: &[f32], x: &[f32], lanes: &mut [f32; LANES]) = f32_body }
 for_each_isa! { fn bf16_(tile: &[u16], x: &[f32], lanes: &mut [f32; LANES]) = bf16_body }
 
-/// Integers, scale and sum of block `b` of a row.
+/// The integers of a block, one by one.
 #[inline(always)]
-fn block(a: &Activations, row: usize, b: usize) -> (&[i8], f32, i32) {
-    let index = row * (a.width / BLOCK) + b;
-    (&a.values[index * BLOCK..][..BLOCK], a.scales[index], a.sums[index])
+fn bytes(values: &[i32; BLOCK / 4]) -> [i8; BLOCK] {
+    std::array::from_fn(|i| (values[i / 4] >> (8 * (i % 4))) as i8)
 }
 
 #[inline(always)]
 fn int4_body(tiles: &[Tile4], a: &Activations, row: usize, lanes: &mut [f32; LANES]) {
     for (b, tile) in tiles.iter().enumerate() {
-        let (values, scale, sum) = block(a, row, b);
+        let Block { values, scale, scaled_sum, .. } = a.block(row, b);
+        let values = bytes(values);
         let mut dot = [0i32; LANES];
         for group in 0..4 {
             for (lane, dot) in dot.iter_mut().enumerate() {
@@ -58,10 +58,9 @@ fn int4_body(tiles: &[Tile4], a: &Activations, row: usize, lanes: &mut [f32; LAN
                 }
             }
         }
-        let offset = scale * sum as f32;
         for lane in 0..LANES {
             lanes[lane] = (dot[lane] as f32).mul_add(tile.scales[lane].to_f32() * scale, lanes[lane]);
-            lanes[lane] = tile.minima[lane].to_f32().mul_add(offset, lanes[lane]);
+            lanes[lane] = tile.minima[lane].to_f32().mul_add(*scaled_sum, lanes[lane]);
         }
     }
 }
@@ -69,7 +68,8 @@ fn int4_body(tiles: &[Tile4], a: &Activations, row: usize, lanes: &mut [f32; LAN
 #[inline(always)]
 fn int8_body(tiles: &[Tile8], a: &Activations, row: usize, lanes: &mut [f32; LANES]) {
     for (b, tile) in tiles.iter().enumerate() {
-        let (values, scale, _) = block(a, row, b);
+        let Block { values, scale, .. } = a.block(row, b);
+        let values = bytes(values);
         let mut dot = [0i32; LANES];
         for group in 0..8 {
             for (lane, dot) in dot.iter_mut().enumerate() {
