@@ -82,8 +82,6 @@ pub(crate) struct Shared {
     pub(crate) stats: Mutex<ModelStats>,
     /// KV blocks held.
     pub(crate) held_blocks: std::sync::atomic::AtomicUsize,
-    /// Sequences held.
-    pub(crate) sequences: std::sync::atomic::AtomicUsize,
 }
 
 /// The parts of a subserver's thread.
@@ -203,7 +201,6 @@ impl Subserver {
     fn publish(&self) {
         use std::sync::atomic::Ordering::Relaxed;
         self.shared.held_blocks.store(self.core.kv().held_blocks(), Relaxed);
-        self.shared.sequences.store(self.core.len().0, Relaxed);
         // Whoever reads the counters right now gets the previous ones; the step never waits.
         if let Ok(mut stats) = self.shared.stats.try_lock() {
             stats.clone_from(self.core.stats());

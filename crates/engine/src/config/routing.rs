@@ -1,15 +1,12 @@
 //! The `routing` section: a method's name and that method's own options.
 
-use std::path::Path;
-
 use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
-use serde_saphyr::Spanned;
 
-use super::error::{ConfigError, nearest};
+use super::error::nearest;
 use super::list;
 use crate::routing::registry;
 
@@ -38,12 +35,12 @@ impl RoutingConfig {
 impl<'de> Deserialize<'de> for RoutingConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use serde::de::Error;
-        let mut map = IndexMap::<String, Spanned<Value>>::deserialize(deserializer)?;
+        let mut map = IndexMap::<String, Value>::deserialize(deserializer)?;
         let method = map.shift_remove("method").ok_or_else(|| {
             D::Error::custom(format!("key `method` is missing in `routing`, allowed are {}", list(&registry::names())))
         })?;
-        let Value::String(name) = method.value else {
-            return Err(D::Error::custom(format!("`routing.method` must be a name, got `{}`", method.value)));
+        let Value::String(name) = method else {
+            return Err(D::Error::custom(format!("`routing.method` must be a name, got `{method}`")));
         };
         let Some(entry) = registry::find(&name) else {
             let names = registry::names();
@@ -54,21 +51,14 @@ impl<'de> Deserialize<'de> for RoutingConfig {
             )));
         };
         let known = (entry.option_names)();
-        for (key, value) in &map {
-            if !known.iter().any(|name| name == key) {
-                let place = ConfigError {
-                    path: Path::new("routing").to_owned(),
-                    location: Some((value.referenced.line(), value.referenced.column())),
-                    message: format!(
-                        "unknown key `{key}` for method `{name}`, allowed are {}{}",
-                        list(&known),
-                        nearest(key, known.iter().map(String::as_str))
-                    ),
-                };
-                return Err(D::Error::custom(place.message));
-            }
+        if let Some(key) = map.keys().find(|key| !known.contains(key)) {
+            return Err(D::Error::custom(format!(
+                "unknown key `{key}` for method `{name}`, allowed are {}{}",
+                list(&known),
+                nearest(key, known.iter().map(String::as_str))
+            )));
         }
-        let options = map.into_iter().map(|(key, value)| (key, value.value)).collect();
+        let options = map.into_iter().collect();
         let config = Self { method: name, options };
         (entry.check)(&config).map_err(D::Error::custom)?;
         Ok(config)

@@ -1,19 +1,10 @@
 //! From logits to a token, and to signals.
 
+use tokenrouter_kernels::argmax;
+
 use crate::keyed::{Purpose, draw_unit};
 use crate::request::Request;
 use crate::routing::Signals;
-
-/// Index of the largest logit; the lowest index wins ties. NaN never wins.
-pub(crate) fn argmax(logits: &[f32]) -> u32 {
-    let mut best = (0, f32::NEG_INFINITY);
-    for (index, logit) in logits.iter().enumerate() {
-        if *logit > best.1 {
-            best = (index, *logit);
-        }
-    }
-    best.0 as u32
-}
 
 /// Entropy in nats of `softmax(logits)`: `log Z - sum(p * x)` with the maximum taken out.
 pub(crate) fn entropy(logits: &[f32]) -> f32 {
