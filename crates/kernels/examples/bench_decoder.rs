@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokenrouter_kernels::{
-    BlockKind, Decoder, DecoderConfig, Isa, KvCache, LayerWeights, PackedMatrix, Pool, RowInput,
+    BlockKind, Decoder, DecoderConfig, Isa, KvCache, LayerWeights, PackedMatrix, Pool, RowInput, StepNeeds, StepOutput,
 };
 
 const LAYERS: usize = 30;
@@ -44,6 +44,7 @@ fn matrix(weights: Weights, kind: BlockKind, n: usize, k: usize) -> PackedMatrix
 fn decoder(weights: Weights, threads: usize) -> Decoder {
     let m = |n, k| matrix(weights, BlockKind::Q4_1, n, k);
     let layer = |_| LayerWeights {
+        patch: None,
         attn_norm: vec![1.0; D],
         q: m(HEADS * DIM, D),
         k: m(KV_HEADS * DIM, D),
@@ -228,7 +229,7 @@ fn main() {
 fn time_phases(name: &str, mut decoder: Decoder, threads: usize, bandwidth: f64, peak: Option<f64>) {
     let per_row = MAX / BLOCK;
     let mut kv = KvCache::new(LAYERS, KV_HEADS, DIM, ROWS * per_row, BLOCK).expect("a valid cache");
-    let mut logits = Vec::new();
+    let mut out = StepOutput::default();
     let tables: Vec<Vec<u32>> =
         (0..ROWS).map(|row| (0..per_row).map(|block| (row * per_row + block) as u32).collect()).collect();
     for phase in &PHASES {
@@ -237,7 +238,9 @@ fn time_phases(name: &str, mut decoder: Decoder, threads: usize, bandwidth: f64,
             .iter()
             .map(|blocks| RowInput { tokens: &tokens, start: phase.context, blocks, sample: true })
             .collect();
-        let ms = median_ms(phase.runs, || decoder.forward(&inputs, &mut kv, &mut logits).expect("a step"));
+        let ms = median_ms(phase.runs, || {
+            decoder.forward(&inputs, &mut kv, StepNeeds::default(), &mut out).expect("a step")
+        });
         let rate = (phase.rows * phase.new) as f64 / ms * 1e3;
         let read = 100.0 * decoder.weight_bytes() as f64 / bandwidth * 1e3 / ms;
         let compute = peak.map_or(String::new(), |peak| format!("{:.0} %", 100.0 * products(phase) / peak * 1e3 / ms));

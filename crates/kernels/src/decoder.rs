@@ -6,7 +6,8 @@ use crate::matrix::{Columns, multiply_side_by_side};
 use crate::ops::{rms_norm, rope, silu_mul};
 use crate::pool::Shared;
 use crate::quantize::Rows;
-use crate::{Activations, Error, Isa, KvCache, PackedMatrix, Pool, check};
+use crate::signals::{self, batch_signals};
+use crate::{Activations, Error, Isa, KvCache, LogitSignals, PackedMatrix, Pool, SignalSet, check};
 
 /// Shape and constants of a model.
 #[derive(Debug, Clone)]
@@ -36,6 +37,8 @@ pub struct DecoderConfig {
 /// Weights of a layer. Matrices are `[outputs, inputs]`.
 #[derive(Debug)]
 pub struct LayerWeights {
+    /// Stands in for layers that were dropped before this one.
+    pub patch: Option<Patch>,
     /// `[d_model]`.
     pub attn_norm: Vec<f32>,
     /// `[heads * head_dim, d_model]`.
@@ -60,6 +63,15 @@ pub struct LayerWeights {
     pub down: PackedMatrix,
 }
 
+/// A linear map that is added to the residual stream, `x += weight x + bias`: roughly what dropped layers would add.
+#[derive(Debug)]
+pub struct Patch {
+    /// `[d_model, d_model]`.
+    pub weight: PackedMatrix,
+    /// `[d_model]`.
+    pub bias: Vec<f32>,
+}
+
 /// One request's part of a step: new tokens at positions `start..`, and the blocks that cover them.
 #[derive(Debug, Clone, Copy)]
 pub struct RowInput<'a> {
@@ -71,6 +83,33 @@ pub struct RowInput<'a> {
     pub blocks: &'a [u32],
     /// Whether logits after the last token are wanted.
     pub sample: bool,
+}
+
+/// What a step should give besides logits, the largest logit and its id.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct StepNeeds {
+    /// The hidden states that the head gets.
+    pub hidden: bool,
+    /// Signals of the softmax and the largest logits.
+    pub signals: SignalSet,
+    /// A row of the head that is no token. Its logit is reported in [`StepOutput::extra`] and is `-inf` for everything
+    /// else.
+    pub extra_row: Option<u32>,
+}
+
+/// Results of a step, for the rows that sample; buffers are reused from step to step.
+#[derive(Debug, Default)]
+pub struct StepOutput {
+    /// `[rows, vocab]`.
+    pub logits: Vec<f32>,
+    /// `[rows, d_model]`: what the head gets, after the final norm. Empty when not asked for.
+    pub hidden: Vec<f32>,
+    /// Signals of every row.
+    pub signals: Vec<LogitSignals>,
+    /// `[rows, min(top_k, vocab)]`: logits and ids, falling, ties by rising id.
+    pub top: Vec<(f32, u32)>,
+    /// `[rows]`: logits of the extra row. Empty when there is none.
+    pub extra: Vec<f32>,
 }
 
 /// A model. `forward` computes steps over a cache.
@@ -96,6 +135,7 @@ struct Scratch {
     gate_up: Vec<f32>,
     gated: Vec<f32>,
     quantized: Activations,
+    signals: signals::Scratch,
     /// Row index, position, per new token.
     places: Vec<(usize, usize)>,
 }
@@ -133,6 +173,10 @@ impl Decoder {
             matrix("gate", &layer.gate, c.ffn, d)?;
             matrix("up", &layer.up, c.ffn, d)?;
             matrix("down", &layer.down, d, c.ffn)?;
+            if let Some(patch) = &layer.patch {
+                matrix("patch", &patch.weight, d, d)?;
+                vector("bias of a patch", &patch.bias, d)?;
+            }
             if let Some(bias) = &layer.qkv_bias {
                 vector("qkv bias", bias, q + 2 * kv)?;
             }
@@ -156,12 +200,35 @@ impl Decoder {
         self.layers.iter().map(layer).sum::<usize>() + self.head.bytes()
     }
 
-    /// One step. Stores keys and values of all new tokens; replaces `logits` by `[rows that sample, vocab]`.
-    pub fn forward(&mut self, rows: &[RowInput<'_>], kv: &mut KvCache, logits: &mut Vec<f32>) -> Result<(), Error> {
+    /// The input embedding of `token`, dequantised.
+    pub fn embedding_row(&self, token: u32, out: &mut [f32]) -> Result<(), Error> {
+        check(
+            "token id",
+            token as usize,
+            (token as usize) < self.config.vocab,
+            format!("below {}", self.config.vocab),
+        )?;
+        check("width of an embedding", out.len(), out.len() == self.config.d_model, self.config.d_model.to_string())?;
+        self.embedding.row(token as usize, out);
+        Ok(())
+    }
+
+    /// One step. Stores keys and values of all new tokens; replaces `out`.
+    pub fn forward(
+        &mut self,
+        rows: &[RowInput<'_>],
+        kv: &mut KvCache,
+        needs: StepNeeds,
+        out: &mut StepOutput,
+    ) -> Result<(), Error> {
         self.check_rows(rows, kv)?;
+        if let Some(extra) = needs.extra_row {
+            let vocab = self.config.vocab;
+            check("extra row of the head", extra as usize, (extra as usize) < vocab, format!("below {vocab}"))?;
+        }
         let mut s = std::mem::take(&mut self.scratch);
         let step = self.pool.step();
-        let result = self.run(rows, kv, logits, &mut s);
+        let result = self.run(rows, kv, &mut s).and_then(|()| self.finish(rows, needs, out, &mut s));
         drop(step);
         self.scratch = s;
         result
@@ -190,13 +257,8 @@ impl Decoder {
         Ok(())
     }
 
-    fn run(
-        &self,
-        rows: &[RowInput<'_>],
-        kv: &mut KvCache,
-        logits: &mut Vec<f32>,
-        s: &mut Scratch,
-    ) -> Result<(), Error> {
+    /// All layers.
+    fn run(&self, rows: &[RowInput<'_>], kv: &mut KvCache, s: &mut Scratch) -> Result<(), Error> {
         let c = &self.config;
         let d = c.d_model;
         s.places.clear();
@@ -220,6 +282,9 @@ impl Decoder {
             self.embedding.row(*token as usize, x);
         }
         for (index, layer) in self.layers.iter().enumerate() {
+            if let Some(patch) = &layer.patch {
+                self.patch(patch, s)?;
+            }
             let qkv = [&layer.q, &layer.k, &layer.v];
             self.norm(&s.x, &layer.attn_norm, &qkv, (&mut s.normed, &mut s.quantized))?;
             self.product(&qkv, (&s.normed, &s.quantized), &mut s.qkv, false)?;
@@ -236,12 +301,31 @@ impl Decoder {
             })?;
             self.product(&[&layer.down], (&s.gated, &s.quantized), &mut s.x, true)?;
         }
-        self.head(rows, logits, s)
+        Ok(())
     }
 
-    /// Logits of the last new token of every row that wants them.
-    fn head(&self, rows: &[RowInput<'_>], logits: &mut Vec<f32>, s: &mut Scratch) -> Result<(), Error> {
+    fn patch(&self, patch: &Patch, s: &mut Scratch) -> Result<(), Error> {
         let d = self.config.d_model;
+        let x = &s.x;
+        self.prepare(&[&patch.weight], (&mut s.normed, &mut s.quantized), |row, out| {
+            out.copy_from_slice(&x[row * d..(row + 1) * d]);
+        })?;
+        self.product(&[&patch.weight], (&s.normed, &s.quantized), &mut s.x, true)?;
+        for x in s.x.chunks_exact_mut(d) {
+            x.iter_mut().zip(&patch.bias).for_each(|(x, b)| *x += b);
+        }
+        Ok(())
+    }
+
+    /// Logits of the last new token of every row that wants them, and what is read from them.
+    fn finish(
+        &self,
+        rows: &[RowInput<'_>],
+        needs: StepNeeds,
+        out: &mut StepOutput,
+        s: &mut Scratch,
+    ) -> Result<(), Error> {
+        let (d, vocab) = (self.config.d_model, self.config.vocab);
         let mut end = 0;
         let mut count = 0;
         for row in rows {
@@ -252,12 +336,23 @@ impl Decoder {
                 count += 1;
             }
         }
-        logits.resize(count * self.config.vocab, 0.0);
+        out.logits.resize(count * vocab, 0.0);
+        out.hidden.clear();
+        out.extra.clear();
         if count > 0 {
             let normed = &mut s.normed[..count * d];
             self.norm(&s.x[..count * d], &self.norm, &[&self.head], (normed, &mut s.quantized))?;
-            self.product(&[&self.head], (&s.normed[..count * d], &s.quantized), logits, false)?;
+            self.product(&[&self.head], (&s.normed[..count * d], &s.quantized), &mut out.logits, false)?;
         }
+        if needs.hidden {
+            out.hidden.extend_from_slice(&s.normed[..count * d]);
+        }
+        if let Some(extra) = needs.extra_row {
+            let logits = out.logits.iter_mut().skip(extra as usize).step_by(vocab);
+            out.extra.extend(logits.map(|logit| std::mem::replace(logit, f32::NEG_INFINITY)));
+        }
+        let results = (&mut out.signals, &mut out.top);
+        batch_signals((self.isa, &self.pool), (&out.logits, vocab), needs.signals, &mut s.signals, results);
         Ok(())
     }
 

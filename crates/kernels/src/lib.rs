@@ -14,14 +14,16 @@ mod matrix;
 mod ops;
 mod pool;
 mod quantize;
+mod signals;
 
 pub use attention::KvCache;
-pub use decoder::{Decoder, DecoderConfig, LayerWeights, RowInput};
+pub use decoder::{Decoder, DecoderConfig, LayerWeights, Patch, RowInput, StepNeeds, StepOutput};
 pub use isa::Isa;
 pub use matrix::{BlockKind, PackedMatrix};
-pub use ops::{argmax, entropy};
+pub use ops::argmax;
 pub use pool::Pool;
 pub use quantize::Activations;
+pub use signals::{LogitSignals, SignalSet, entropy, logit_signals};
 
 /// Lanes of a tile: outputs that are computed side by side.
 pub const LANES: usize = 16;

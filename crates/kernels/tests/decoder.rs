@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tokenrouter_kernels::{
-    BlockKind, Decoder, DecoderConfig, Isa, KvCache, LayerWeights, PackedMatrix, Pool, RowInput,
+    BlockKind, Decoder, DecoderConfig, Isa, KvCache, LayerWeights, PackedMatrix, Patch, Pool, RowInput, SignalSet,
+    StepNeeds, StepOutput, logit_signals,
 };
 
 const VOCAB: usize = 50;
@@ -55,7 +56,9 @@ fn decoder(shape: Shape, isa: Isa, threads: usize) -> Decoder {
     let (d, ffn) = (64, 96);
     let (q, kv) = (shape.heads * shape.dim, shape.kv_heads * shape.dim);
     let m = |seed, n, k| matrix(shape.quantized, seed, n, k);
+    let patch = |i: usize| Patch { weight: matrix(shape.qk_norm, 10 * i + 8, d, d), bias: noise(10 * i + 9, d) };
     let layer = |i: usize| LayerWeights {
+        patch: (i == 1).then(|| patch(i)),
         attn_norm: vec![1.0; d],
         q: m(10 * i, q, d),
         k: m(10 * i + 1, kv, d),
@@ -87,8 +90,21 @@ fn decoder(shape: Shape, isa: Isa, threads: usize) -> Decoder {
     Decoder::new(config, (isa, pool), Arc::clone(&head), layers, vec![1.0; d], head).expect("a valid model")
 }
 
-/// Logits after the last token of each prompt. Prompts advance together, `chunk` tokens a step (their own, when less).
-fn logits(shape: Shape, isa: Isa, threads: usize, prompts: &[Vec<u32>], chunk: usize) -> Vec<Vec<u32>> {
+const NEEDS: StepNeeds = StepNeeds { hidden: true, signals: SignalSet { softmax: true, top_k: 5 }, extra_row: Some(3) };
+
+/// Bits of all that a step gives for row `index` of its results.
+fn bits(out: &StepOutput, index: usize) -> Vec<u32> {
+    let d = out.hidden.len() / out.signals.len();
+    let signals = out.signals[index];
+    let top = &out.top[index * 5..(index + 1) * 5];
+    let floats = [out.extra[index], signals.max, signals.log_sum_exp, signals.entropy];
+    let floats = floats.iter().chain(&out.logits[index * VOCAB..(index + 1) * VOCAB]);
+    let floats = floats.chain(&out.hidden[index * d..(index + 1) * d]).chain(top.iter().map(|(logit, _)| logit));
+    floats.map(|x| x.to_bits()).chain(top.iter().map(|(_, id)| *id)).chain([signals.argmax]).collect()
+}
+
+/// What follows the last token of each prompt. Prompts advance together, `chunk` tokens a step (their own, when less).
+fn results(shape: Shape, isa: Isa, threads: usize, prompts: &[Vec<u32>], chunk: usize) -> Vec<Vec<u32>> {
     let mut decoder = decoder(shape, isa, threads);
     let per_prompt = POSITIONS / BLOCK;
     let mut kv = KvCache::new(2, shape.kv_heads, shape.dim, prompts.len() * per_prompt, BLOCK).expect("a cache");
@@ -96,7 +112,7 @@ fn logits(shape: Shape, isa: Isa, threads: usize, prompts: &[Vec<u32>], chunk: u
     let table = |i: usize| (0..per_prompt).map(|b| ((per_prompt - 1 - b) * prompts.len() + i) as u32).collect();
     let tables: Vec<Vec<u32>> = (0..prompts.len()).map(table).collect();
     let mut results = vec![Vec::new(); prompts.len()];
-    let mut out = Vec::new();
+    let mut out = StepOutput::default();
     // The last steps have no rows at all: that is not an error.
     for start in (0..POSITIONS).step_by(chunk) {
         let live: Vec<usize> = (0..prompts.len()).filter(|i| prompts[*i].len() > start).collect();
@@ -108,17 +124,17 @@ fn logits(shape: Shape, isa: Isa, threads: usize, prompts: &[Vec<u32>], chunk: u
                 RowInput { tokens: &prompts[i][start..end], start, blocks: &tables[i], sample }
             })
             .collect();
-        decoder.forward(&inputs, &mut kv, &mut out).expect("a step");
+        decoder.forward(&inputs, &mut kv, NEEDS, &mut out).expect("a step");
         let sampled = live.iter().filter(|i| prompts[**i].len() <= start + chunk);
-        for (i, row) in sampled.zip(out.chunks(VOCAB)) {
-            results[*i] = row.iter().map(|x| x.to_bits()).collect();
+        for (index, i) in sampled.enumerate() {
+            results[*i] = bits(&out, index);
         }
     }
     results
 }
 
 #[test]
-fn logits_do_not_depend_on_batch_chunks_threads_or_instruction_set() {
+fn results_do_not_depend_on_batch_chunks_threads_or_instruction_set() {
     let prompts: Vec<Vec<u32>> = [1usize, 17, 33, 5, 40]
         .iter()
         .enumerate()
@@ -126,15 +142,94 @@ fn logits_do_not_depend_on_batch_chunks_threads_or_instruction_set() {
         .collect();
     for shape in SHAPES {
         let alone =
-            |prompt: &Vec<u32>| logits(shape, Isa::Baseline, 1, std::slice::from_ref(prompt), POSITIONS).remove(0);
+            |prompt: &Vec<u32>| results(shape, Isa::Baseline, 1, std::slice::from_ref(prompt), POSITIONS).remove(0);
         let reference: Vec<Vec<u32>> = prompts.iter().map(alone).collect();
-        assert!(reference.iter().flatten().all(|bits| f32::from_bits(*bits).is_finite()));
+        let finite =
+            |results: &Vec<u32>| results.iter().filter(|bits| !f32::from_bits(**bits).is_finite()).count() == 1;
+        assert!(reference.iter().all(finite), "all numbers are finite but the logit of the extra row");
         assert_ne!(reference[0], reference[3]);
         for isa in Isa::available() {
             for (threads, chunk) in [(1, 1), (1, POSITIONS), (2, 3), (3, 16)] {
-                let got = logits(shape, isa, threads, &prompts, chunk);
+                let got = results(shape, isa, threads, &prompts, chunk);
                 assert_eq!(got, reference, "{shape:?}, {isa:?}, {threads} threads, chunks of {chunk}");
             }
         }
     }
+}
+
+/// A decoder of the second shape, but layers do nothing.
+fn idle_decoder() -> Decoder {
+    let zero = |n, k| PackedMatrix::from_f32(n, k, &vec![0.0; n * k]).expect("fits");
+    let (d, dim) = (64, 32);
+    let layer = |patch| LayerWeights {
+        patch,
+        attn_norm: vec![1.0; d],
+        q: zero(dim, d),
+        k: zero(dim, d),
+        v: zero(dim, d),
+        qkv_bias: None,
+        qk_norm: None,
+        output: zero(d, dim),
+        ffn_norm: vec![1.0; d],
+        gate: zero(32, d),
+        up: zero(32, d),
+        down: zero(d, 32),
+    };
+    let config = DecoderConfig {
+        d_model: d,
+        heads: 1,
+        kv_heads: 1,
+        head_dim: dim,
+        ffn: 32,
+        vocab: VOCAB,
+        eps: 1e-5,
+        cos: vec![1.0; POSITIONS * dim / 2],
+        sin: vec![0.0; POSITIONS * dim / 2],
+        rope_interleaved: false,
+    };
+    let weight = PackedMatrix::from_f32(d, d, &noise(7, d * d)).expect("fits");
+    let layers = vec![layer(None), layer(Some(Patch { weight, bias: noise(8, d) }))];
+    let embedding = Arc::new(PackedMatrix::from_f32(VOCAB, d, &noise(9, VOCAB * d)).expect("fits"));
+    let pool = Pool::new(2, None).expect("threads");
+    let head = Arc::clone(&embedding);
+    Decoder::new(config, (Isa::detect(), pool), embedding, layers, vec![1.0; d], head).expect("a valid model")
+}
+
+#[test]
+fn patches_hidden_states_and_signals_match_plain_arithmetic() {
+    let mut decoder = idle_decoder();
+    let mut kv = KvCache::new(2, 1, 32, 8, BLOCK).expect("a cache");
+    let (weight, bias, embedding) = (noise(7, 64 * 64), noise(8, 64), noise(9, VOCAB * 64));
+    let row = |blocks, sample| RowInput { tokens: &[11, 4], start: 0, blocks, sample };
+    let rows = [row(&[0], false), row(&[1], true), row(&[2], true)];
+    let mut out = StepOutput::default();
+    decoder.forward(&rows, &mut kv, NEEDS, &mut out).expect("a step");
+    assert_eq!((out.hidden.len(), out.signals.len(), out.top.len(), out.extra.len()), (2 * 64, 2, 2 * 5, 2));
+    assert_eq!(bits(&out, 0), bits(&out, 1));
+
+    let mut x = vec![0.0; 64];
+    decoder.embedding_row(4, &mut x).expect("a token");
+    assert_eq!(x, embedding[4 * 64..5 * 64]);
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    let patched: Vec<f64> =
+        (0..64).map(|i| f64::from(x[i]) + dot(&weight[i * 64..(i + 1) * 64], &x) + f64::from(bias[i])).collect();
+    let rms = (patched.iter().map(|x| x * x).sum::<f64>() / 64.0 + 1e-5).sqrt();
+    for (got, want) in out.hidden.iter().zip(&patched) {
+        assert!((f64::from(*got) - want / rms).abs() < 1e-5, "{got} instead of {}", want / rms);
+    }
+    for (token, logit) in out.logits[..VOCAB].iter().enumerate() {
+        let want = dot(&embedding[token * 64..(token + 1) * 64], &out.hidden[..64]);
+        let got = if token == 3 { out.extra[0] } else { *logit };
+        assert!((f64::from(got) - want).abs() < 1e-5, "{got} instead of {want}");
+    }
+    assert_eq!(out.logits[3], f32::NEG_INFINITY);
+    let mut top = Vec::new();
+    assert_eq!(logit_signals(Isa::detect(), &out.logits[..VOCAB], NEEDS.signals, &mut top), out.signals[0]);
+    assert_eq!(top, out.top[..5]);
+
+    decoder.forward(&rows[..1], &mut kv, StepNeeds::default(), &mut out).expect("a step");
+    assert!(out.logits.is_empty() && out.hidden.is_empty() && out.signals.is_empty() && out.extra.is_empty());
+    let bad = StepNeeds { extra_row: Some(VOCAB as u32), ..StepNeeds::default() };
+    assert!(decoder.forward(&rows, &mut kv, bad, &mut out).is_err());
+    assert!(decoder.embedding_row(VOCAB as u32, &mut x).is_err());
 }

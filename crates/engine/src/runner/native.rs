@@ -6,7 +6,8 @@ use std::sync::Arc;
 use candle_core::DType;
 use candle_core::quantized::GgmlDType;
 use tokenrouter_kernels::{
-    BlockKind, Decoder, DecoderConfig, Isa, KvCache, LayerWeights, PackedMatrix, Pool, RowInput, entropy,
+    BlockKind, Decoder, DecoderConfig, Isa, KvCache, LayerWeights, PackedMatrix, Pool, RowInput, SignalSet, StepNeeds,
+    StepOutput,
 };
 
 use super::sampler::sample;
@@ -23,7 +24,7 @@ pub struct NativeRunner {
     kv: KvCache,
     needs: SignalNeeds,
     vocab: usize,
-    logits: Vec<f32>,
+    output: StepOutput,
 }
 
 impl NativeRunner {
@@ -61,7 +62,7 @@ impl NativeRunner {
         };
         let norm = loader.vector(Slot::FinalNorm, arch.d_model)?;
         let decoder = Decoder::new(config, (Isa::detect(), pool), embedding, layers, norm, head).map_err(failed)?;
-        Ok(Self { decoder, kv, needs, vocab: arch.vocab, logits: Vec::new() })
+        Ok(Self { decoder, kv, needs, vocab: arch.vocab, output: StepOutput::default() })
     }
 
     /// One step: logits `[rows that sample, vocab]`, valid until the next step.
@@ -76,8 +77,9 @@ impl NativeRunner {
                 sample: row.sample,
             })
             .collect();
-        self.decoder.forward(&rows, &mut self.kv, &mut self.logits)?;
-        Ok(&self.logits)
+        let signals = SignalSet { softmax: self.needs.entropy, top_k: 0 };
+        self.decoder.forward(&rows, &mut self.kv, StepNeeds { signals, ..StepNeeds::default() }, &mut self.output)?;
+        Ok(&self.output.logits)
     }
 }
 
@@ -86,9 +88,10 @@ impl ModelRunner for NativeRunner {
         outputs.clear();
         self.logits(batch)?;
         let rows = batch.rows().iter().filter(|row| row.sample);
-        outputs.extend(rows.zip(self.logits.chunks_exact(self.vocab)).map(|(row, logits)| RowOutput {
+        let results = self.output.logits.chunks_exact(self.vocab).zip(&self.output.signals);
+        outputs.extend(rows.zip(results).map(|(row, (logits, signals))| RowOutput {
             token: sample(logits, &row.request, row.position()),
-            signals: Signals { entropy: if self.needs.entropy { entropy(self.decoder.isa(), logits) } else { 0.0 } },
+            signals: Signals { entropy: signals.entropy },
         }));
         Ok(())
     }
@@ -145,6 +148,7 @@ impl Loader<'_> {
         let norm = |name, length| self.vector(Slot::Layer(index, name), length);
         let bias = |name, length| self.vector(Slot::LayerBias(index, name), length);
         Ok(LayerWeights {
+            patch: None,
             attn_norm: norm("attn_norm", d)?,
             q: matrix("attn_q", q, d)?,
             k: matrix("attn_k", kv, d)?,
