@@ -1,0 +1,7 @@
+"""Cron expressions."""
+
+from .explain import explain
+from .fields import CronError
+from .schedule import Schedule
+
+__all__ = ["CronError", "Schedule", "explain"]
