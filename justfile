@@ -47,3 +47,4 @@ docs:
 # Regenerate files that are derived from the code.
 generate:
     cargo run --release -p trbench -- config reference > config/reference.yaml
+    python3 datasets/make_swe_style.py
