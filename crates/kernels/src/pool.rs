@@ -40,6 +40,8 @@ type Work<'a> = dyn Fn(usize) + Sync + 'a;
 pub struct Pool {
     id: usize,
     threads: usize,
+    /// Threads that count as kernel threads of the process.
+    counted: usize,
     cores: Vec<usize>,
     shared: Arc<Control>,
     workers: Vec<JoinHandle<()>>,
@@ -155,8 +157,28 @@ impl Pool {
     /// caller is pinned to the first core when it runs its first step.
     pub fn new(threads: usize, cores: Option<Vec<usize>>) -> Result<Self, Error> {
         crate::check("number of threads", threads, (1..=256).contains(&threads), "1 to 256")?;
-        let cores = cores.unwrap_or_default();
         let _asked_before_pinning = oversubscribed();
+        THREADS.fetch_add(threads, Ordering::Relaxed);
+        let mut pool = Self::without_workers(threads, threads, cores.unwrap_or_default());
+        for index in 1..threads {
+            let (id, shared, cores) = (pool.id, Arc::clone(&pool.shared), pool.cores.clone());
+            let worker = std::thread::Builder::new().name(format!("kernel-{id}-{index}")).spawn(move || {
+                pin(&cores, index);
+                worker(&shared, index);
+            });
+            // Dropping the pool stops the workers that did start.
+            pool.workers.push(worker.map_err(|error| Error::Threads { threads, reason: error.to_string() })?);
+        }
+        Ok(pool)
+    }
+
+    /// Everything runs on the caller's thread, which is not counted: for callers whose thread another pool counts
+    /// already, such as the small products of a routing policy.
+    pub fn caller() -> Self {
+        Self::without_workers(1, 0, Vec::new())
+    }
+
+    fn without_workers(threads: usize, counted: usize, cores: Vec<usize>) -> Self {
         let shared = Arc::new(Control {
             work: UnsafeCell::new(None),
             ticket: AtomicU64::new(0),
@@ -166,19 +188,8 @@ impl Pool {
             panic: Mutex::new(None),
             asleep: (1..threads).map(|_| AtomicBool::new(false)).collect(),
         });
-        THREADS.fetch_add(threads, Ordering::Relaxed);
         let id = NEXT_POOL.fetch_add(1, Ordering::Relaxed);
-        let mut pool = Self { id, threads, cores, shared, workers: Vec::new(), region: Mutex::new(()) };
-        for index in 1..threads {
-            let (shared, cores) = (Arc::clone(&pool.shared), pool.cores.clone());
-            let worker = std::thread::Builder::new().name(format!("kernel-{id}-{index}")).spawn(move || {
-                pin(&cores, index);
-                worker(&shared, index);
-            });
-            // Dropping the pool stops the workers that did start.
-            pool.workers.push(worker.map_err(|error| Error::Threads { threads, reason: error.to_string() })?);
-        }
-        Ok(pool)
+        Self { id, threads, counted, cores, shared, workers: Vec::new(), region: Mutex::new(()) }
     }
 
     /// Number of threads.
@@ -251,7 +262,7 @@ impl Drop for Pool {
             // A worker catches what work throws, so that there is nothing to learn from its result.
             let _ended = worker.join();
         }
-        THREADS.fetch_sub(self.threads, Ordering::Relaxed);
+        THREADS.fetch_sub(self.counted, Ordering::Relaxed);
     }
 }
 
