@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let text = engine.text().ok_or("emulated models write no text")?;
     let prompt = text.encode("The three primary colours are")?;
     let sampling = SamplingParams { max_tokens: 24, ..SamplingParams::default() };
-    let (tokens, reason, stats) = engine.generate(Request { prompt, sampling, key: 0 })?.collect_blocking();
+    let (tokens, reason, stats) = engine.generate(Request::new(prompt, sampling, 0))?.collect_blocking();
     for token in &tokens {
         println!("{:>6}  {:?}", engine.model_names()[token.origin], text.decode(&[token.id])?);
     }

@@ -15,7 +15,9 @@ use tokio::sync::mpsc;
 use crate::config::{Config, ConfigError};
 use crate::model::ModelError;
 use crate::request::{CommittedToken, FinishReason, ModelIndex, Request, RequestId, RequestStats, StreamEvent};
-use crate::scheduler::{Event, ModelStats};
+use crate::routing::RoutingPolicy;
+use crate::routing::registry::{self, SystemView};
+use crate::scheduler::{Event, MAX_FRUITLESS, ModelStats};
 use crate::subserver::{Inbound, Shared, Streams};
 use crate::tokenizer::TextCodec;
 
@@ -95,6 +97,7 @@ struct Inner {
     max_open: usize,
     vocab: usize,
     token_limit: usize,
+    has_texts: bool,
 }
 
 impl Inner {
@@ -136,7 +139,16 @@ pub struct LaunchInfo {
 impl Engine {
     /// Loads the models and starts the subservers. Blocks until all are ready.
     pub fn launch(config: &Config) -> Result<Self, EngineError> {
-        launch::launch(config)
+        launch::launch(config, &|view| registry::build(&config.routing, view))
+    }
+
+    /// Like [`Self::launch`], with a policy that is not in the registry: `make` builds it from what is known of the
+    /// models. `config.routing` only gives its name.
+    pub fn launch_with(
+        config: &Config,
+        make: &dyn Fn(&SystemView) -> Result<Box<dyn RoutingPolicy>, String>,
+    ) -> Result<Self, EngineError> {
+        launch::launch(config, make)
     }
 
     /// Takes a request. Its tokens come out of the stream as they are committed; dropping the stream cancels it.
@@ -148,8 +160,9 @@ impl Engine {
             return Err(SubmitError::Overloaded { open, limit: inner.max_open });
         }
         let id = RequestId(inner.next_id.fetch_add(1, Ordering::Relaxed));
-        // Room for every token and the end: the engine never waits for a slow reader.
-        let (sender, receiver) = mpsc::channel(request.sampling.max_tokens + 1);
+        // Room for every token, every step of a trace, and the end: the engine never waits for a slow reader.
+        let steps = if request.trace { request.sampling.max_tokens * (MAX_FRUITLESS as usize + 1) } else { 0 };
+        let (sender, receiver) = mpsc::channel(request.sampling.max_tokens + steps + 1);
         inner.streams.insert(id, sender);
         inner.tell_entry(Event::ClientRequest(id, Arc::new(request)));
         if !inner.healthy.load(Ordering::Acquire) {
@@ -172,15 +185,9 @@ impl Engine {
             return Err(SubmitError::Invalid(message));
         }
         let sampling = &mut request.sampling;
-        if !(sampling.temperature.is_finite() && sampling.temperature >= 0.0) {
-            let message = format!("`temperature` is {}, it must be 0 or more", sampling.temperature);
-            return Err(SubmitError::Invalid(message));
-        }
-        if !(sampling.top_p > 0.0 && sampling.top_p <= 1.0) {
-            return Err(SubmitError::Invalid(format!("`top_p` is {}, allowed is above 0 up to 1", sampling.top_p)));
-        }
-        if sampling.max_tokens == 0 {
-            return Err(SubmitError::Invalid("`max_tokens` is 0, the smallest is 1".into()));
+        sampling.check().map_err(SubmitError::Invalid)?;
+        if !sampling.stop.is_empty() && !inner.has_texts {
+            return Err(SubmitError::Invalid("`stop` needs text, and emulated models write none".into()));
         }
         if request.prompt.len() >= inner.token_limit {
             return Err(SubmitError::TooLong { prompt: request.prompt.len(), limit: inner.token_limit });
@@ -304,6 +311,7 @@ impl TokenStream {
         let mut tokens = Vec::new();
         while let Some(event) = self.blocking_next() {
             match event {
+                StreamEvent::Step(_) => {}
                 StreamEvent::Token(token) => tokens.push(token),
                 StreamEvent::Finished(reason, stats) => return (tokens, reason, stats),
             }

@@ -20,4 +20,6 @@ pub mod tokenizer;
 
 pub use config::Config;
 pub use engine::{Engine, EngineError, EngineStats, SubmitError, TokenStream};
-pub use request::{CommittedToken, FinishReason, Request, RequestId, RequestStats, SamplingParams, StreamEvent};
+pub use request::{
+    CommittedToken, FinishReason, Request, RequestId, RequestStats, SamplingParams, StepRecord, StreamEvent,
+};

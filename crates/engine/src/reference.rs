@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::kv::BlockPool;
 use crate::request::{CommittedToken, FinishReason, ModelIndex, Request, RequestId};
-use crate::routing::{Candidate, Decision, RoutingPolicy, RowView};
-use crate::runner::{ModelRunner, RowOutput, RunnerError};
+use crate::routing::{BatchView, Candidate, Decision, RequestState, RoutingPolicy, Row};
+use crate::runner::{ModelRunner, RunnerError, StepOutput};
 use crate::scheduler::Batch;
+use crate::tokenizer::TokenTexts;
 
 /// One model of the reference loop.
 pub struct ReferenceModel<'a> {
@@ -18,12 +19,13 @@ pub struct ReferenceModel<'a> {
     pub block_size: usize,
 }
 
-/// Decodes one request, starting at model `entry`. Returns the committed tokens and why they end.
+/// Decodes one request, starting at model `entry`. Returns the committed tokens and why they end. `texts` are the tokens'
+/// texts, for stop texts.
 pub fn generate(
     models: &mut [ReferenceModel<'_>],
     policy: &dyn RoutingPolicy,
     entry: ModelIndex,
-    eos: &[u32],
+    (eos, texts): (&[u32], Option<&TokenTexts>),
     request: &Arc<Request>,
 ) -> Result<(Vec<CommittedToken>, FinishReason), RunnerError> {
     let id = RequestId(u64::MAX);
@@ -33,41 +35,54 @@ pub fn generate(
     let mut pools: Vec<_> = models.iter().map(|model| BlockPool::new(model.blocks, model.block_size)).collect();
     let mut computed = vec![0; models.len()];
     let mut at = entry;
-    let (mut batch, mut outputs, mut decisions) = (Batch::default(), Vec::<RowOutput>::new(), Vec::new());
+    let (mut batch, mut output) = (Batch::default(), StepOutput::default());
+    let (mut state, mut visit_steps, mut visit_tokens) = (RequestState::default(), 0, 0);
     loop {
         assert!(pools[at].grow(&mut tables[at], log.len()), "the reference loop needs KV for one whole request");
         batch.clear();
-        batch.push(id, request, (computed[at], &log[computed[at]..]), &tables[at], true);
-        models[at].runner.forward(&batch, &mut outputs)?;
+        batch.push(id, request, (&log, computed[at]..log.len()), &tables[at]);
+        models[at].runner.forward(&batch, &mut output)?;
         computed[at] = log.len();
-        let output = &outputs[0];
-        let view = RowView {
+        let mut row = Row {
             request: id,
             seed: request.sampling.seed,
             key: request.key,
             model: at,
+            prompt_tokens: request.prompt.len(),
             position: committed.len(),
-            candidate: output.token,
-            signals: &output.signals,
+            candidate: output.tokens[0],
+            visit_steps,
+            visit_tokens,
+            state: std::mem::take(&mut state),
+            score: f32::NAN,
+            decision: Decision::Stay,
         };
-        decisions.clear();
-        policy.route(&[view], &mut decisions);
-        let to = match decisions[0] {
-            Decision::Switch(to) if to != at => Some(to),
-            _ => None,
+        policy.route(&mut BatchView::new(std::slice::from_mut(&mut row), &output));
+        visit_steps += 1;
+        let (to, commit) = match row.decision.clone() {
+            Decision::Stay => (at, true),
+            Decision::Switch(to) if to == at => (at, true),
+            Decision::Switch(to) => (to, policy.send(&mut row, to) == Candidate::Commit),
+            Decision::Retry => (at, false),
+            Decision::Finish => (at, true),
+            Decision::Fail(message) => return Ok((committed, FinishReason::Error(message))),
         };
-        if to.is_none_or(|to| policy.send(&view, to) == Candidate::Commit) {
-            log.push(output.token);
-            committed.push(CommittedToken { id: output.token, origin: at });
-            let sampling = &request.sampling;
-            if sampling.stop_token_ids.contains(&output.token) || (!sampling.ignore_eos && eos.contains(&output.token))
-            {
-                return Ok((committed, FinishReason::Stop));
+        if commit {
+            log.push(row.candidate);
+            visit_tokens += 1;
+            committed.push(CommittedToken { id: row.candidate, origin: at });
+            if let Some(reason) = request.sampling.finish_after(&log[request.prompt.len()..], eos, texts) {
+                return Ok((committed, reason));
             }
-            if committed.len() >= sampling.max_tokens {
+            if row.decision == Decision::Finish {
                 return Ok((committed, FinishReason::Length));
             }
         }
-        at = to.unwrap_or(at);
+        if to != at {
+            (at, visit_steps, visit_tokens) = (to, 0, 0);
+        } else if !commit {
+            computed[at] -= 1;
+        }
+        state = row.state;
     }
 }

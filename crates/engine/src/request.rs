@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use crate::tokenizer::TokenTexts;
+
 /// Index of a model in the configuration's order.
 pub type ModelIndex = usize;
 
@@ -24,14 +28,93 @@ pub struct SamplingParams {
     pub top_k: usize,
     /// Only the most likely tokens whose probabilities add up to `top_p`; 1 is all.
     pub top_p: f32,
+    /// Only tokens at least `min_p` times as likely as the most likely one; 0 is all.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of tokens seen in prompt or output; 1 is none.
+    pub repetition_penalty: f32,
+    /// Taken off the logits of tokens seen in the output; 0 is none.
+    pub presence_penalty: f32,
+    /// Taken off the logits of tokens in the output, times their number; 0 is none.
+    pub frequency_penalty: f32,
     /// Seed of this request's draws (sampling and routing).
     pub seed: u64,
     /// Most tokens to commit.
     pub max_tokens: usize,
+    /// Tokens before which no end-of-sequence token, nor one of `stop_token_ids`, is chosen.
+    pub min_tokens: usize,
     /// Go on after an end-of-sequence token.
     pub ignore_eos: bool,
     /// Further token ids that end the request.
     pub stop_token_ids: Vec<u32>,
+    /// Texts that end the request when they appear in the committed text.
+    pub stop: Vec<String>,
+}
+
+impl SamplingParams {
+    /// Whether a choice depends on earlier tokens.
+    pub fn has_penalties(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
+
+    /// Whether the last of the committed tokens ends the request. `texts` are the tokens' texts, for stop texts.
+    pub fn finish_after(&self, committed: &[u32], eos: &[u32], texts: Option<&TokenTexts>) -> Option<FinishReason> {
+        let token = committed.last()?;
+        let ends = self.stop_token_ids.contains(token) || (!self.ignore_eos && eos.contains(token));
+        if ends || texts.is_some_and(|texts| self.stops_in(committed, texts)) {
+            return Some(FinishReason::Stop);
+        }
+        (committed.len() >= self.max_tokens).then_some(FinishReason::Length)
+    }
+
+    /// Whether a stop text ends within the last token. Earlier ends were found when they came.
+    fn stops_in(&self, committed: &[u32], texts: &TokenTexts) -> bool {
+        let Some(longest) = self.stop.iter().map(String::len).max() else { return false };
+        let mut wanted = longest - 1 + committed.last().map_or(0, |token| texts.get(*token).len());
+        let mut tail: Vec<u8> = Vec::new();
+        for token in committed.iter().rev() {
+            let text = texts.get(*token);
+            tail.extend(text.iter().rev());
+            wanted = wanted.saturating_sub(text.len());
+            if wanted == 0 {
+                break;
+            }
+        }
+        tail.reverse();
+        self.stop.iter().any(|stop| tail.windows(stop.len()).any(|window| window == stop.as_bytes()))
+    }
+
+    /// Checks ranges; the message names the parameter, its value and what is allowed.
+    pub fn check(&self) -> Result<(), String> {
+        let within = |name: &str, value: f32, low: f32, high: f32| {
+            if value.is_finite() && (low..=high).contains(&value) {
+                Ok(())
+            } else {
+                Err(format!("`{name}` is {value}, allowed is {low} to {high}"))
+            }
+        };
+        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
+            return Err(format!("`temperature` is {}, it must be 0 or more", self.temperature));
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return Err(format!("`top_p` is {}, allowed is above 0 up to 1", self.top_p));
+        }
+        within("min_p", self.min_p, 0.0, 1.0)?;
+        within("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
+        within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
+        if !(self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0) {
+            return Err(format!("`repetition_penalty` is {}, it must be above 0", self.repetition_penalty));
+        }
+        if self.max_tokens == 0 {
+            return Err("`max_tokens` is 0, the smallest is 1".into());
+        }
+        if self.min_tokens > self.max_tokens {
+            return Err(format!("`min_tokens` is {}, above `max_tokens` of {}", self.min_tokens, self.max_tokens));
+        }
+        if self.stop.iter().any(String::is_empty) {
+            return Err("`stop` has an empty text".into());
+        }
+        Ok(())
+    }
 }
 
 impl Default for SamplingParams {
@@ -40,10 +123,16 @@ impl Default for SamplingParams {
             temperature: 0.0,
             top_k: 0,
             top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
             seed: 0,
             max_tokens: 256,
+            min_tokens: 0,
             ignore_eos: false,
             stop_token_ids: Vec::new(),
+            stop: Vec::new(),
         }
     }
 }
@@ -57,6 +146,15 @@ pub struct Request {
     pub sampling: SamplingParams,
     /// Names this request in keyed draws. Equal keys and seeds give equal draws, whatever the schedule.
     pub key: u64,
+    /// Whether every step is reported ([`StreamEvent::Step`]).
+    pub trace: bool,
+}
+
+impl Request {
+    /// A request without a trace.
+    pub fn new(prompt: Vec<u32>, sampling: SamplingParams, key: u64) -> Self {
+        Self { prompt, sampling, key, trace: false }
+    }
 }
 
 /// A token of the committed stream.
@@ -113,9 +211,28 @@ impl RequestStats {
     }
 }
 
+/// What one step did to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StepRecord {
+    /// Index of the candidate in the committed stream.
+    pub position: usize,
+    /// The model that made the step.
+    pub model: ModelIndex,
+    /// The candidate.
+    pub token: u32,
+    /// Whether it was committed.
+    pub committed: bool,
+    /// Where the request went on: the same model if it stayed; none if it ended.
+    pub to: Option<ModelIndex>,
+    /// The number that the routing method compared with its threshold, if it has one.
+    pub score: Option<f32>,
+}
+
 /// One event of a request's stream. `Finished` is always the last.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StreamEvent {
+    /// A step, when the request asked for a trace; before the token that it committed.
+    Step(StepRecord),
     /// A committed token.
     Token(CommittedToken),
     /// The end.

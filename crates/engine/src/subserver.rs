@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use crate::request::{CommittedToken, FinishReason, ModelIndex, RequestId, RequestStats, StreamEvent};
-use crate::runner::{ModelRunner, RowOutput};
+use crate::runner::{ModelRunner, StepOutput};
 use crate::scheduler::{Action, Core, Event, ModelStats, Next, PeerMessage};
 
 /// What a subserver's inbox takes.
@@ -107,7 +107,7 @@ const RETRY: Duration = Duration::from_millis(1);
 impl Subserver {
     /// Runs until told to stop.
     pub(crate) fn run(mut self) {
-        let mut outputs: Vec<RowOutput> = Vec::new();
+        let mut output = StepOutput::default();
         let mut actions: Vec<Action> = Vec::new();
         loop {
             while let Ok(inbound) = self.inbox.try_recv() {
@@ -117,7 +117,7 @@ impl Subserver {
             }
             let blocked = !self.flush();
             match self.core.poll(self.now()) {
-                Next::Launch => self.step(&mut outputs, &mut actions),
+                Next::Launch => self.step(&mut output, &mut actions),
                 Next::Wait(until) => {
                     let inbound = self.wait(if blocked { Some(self.now() + RETRY) } else { until });
                     if inbound.is_some_and(|inbound| self.take(inbound, &mut actions)) {
@@ -155,14 +155,14 @@ impl Subserver {
         false
     }
 
-    fn step(&mut self, outputs: &mut Vec<RowOutput>, actions: &mut Vec<Action>) {
+    fn step(&mut self, output: &mut StepOutput, actions: &mut Vec<Action>) {
         let start = Instant::now();
         // A panic in a forward pass must end its requests with an error, not hang their clients.
-        let result = catch_unwind(AssertUnwindSafe(|| self.runner.forward(self.core.batch(), outputs)));
+        let result = catch_unwind(AssertUnwindSafe(|| self.runner.forward(self.core.batch(), output)));
         let took = start.elapsed();
         let now = self.now();
         match result {
-            Ok(Ok(())) => self.core.step_done(now, took, outputs, actions),
+            Ok(Ok(())) => self.core.step_done(now, took, output, actions),
             Ok(Err(error)) => self.core.step_failed(now, &error.to_string(), actions),
             Err(_) => self.core.step_failed(now, "the forward pass panicked", actions),
         }
@@ -189,6 +189,7 @@ impl Subserver {
         for action in actions.drain(..) {
             match action {
                 Action::Send(to, message) => self.outbox[to].push_back(message),
+                Action::Step(id, record) => self.streams.emit(id, StreamEvent::Step(record)),
                 Action::Emit(id, token) => {
                     self.streams.emit(id, StreamEvent::Token(CommittedToken { id: token, origin: self.model }));
                 }

@@ -20,7 +20,7 @@ pub use attention::KvCache;
 pub use decoder::{Decoder, DecoderConfig, LayerWeights, Patch, RowInput, StepNeeds, StepOutput};
 pub use isa::Isa;
 pub use matrix::{BlockKind, PackedMatrix};
-pub use ops::argmax;
+pub use ops::{argmax, softmax_weights};
 pub use pool::Pool;
 pub use quantize::Activations;
 pub use signals::{LogitSignals, SignalSet, entropy, logit_signals};

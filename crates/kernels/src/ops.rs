@@ -77,6 +77,28 @@ fn silu_mul_body(gate_up: &[f32], width: usize, out: &mut [f32]) {
     }
 }
 
+/// Replaces `out` by `exp((logits - max) / temperature)`, the weights of a tempered softmax; 0 for NaN, and for what is
+/// below `exp(-87)`. Computed without `isa` where the processor lacks it.
+pub fn softmax_weights(isa: crate::Isa, logits: &[f32], temperature: f32, out: &mut Vec<f32>) {
+    let isa = if isa.is_available() { isa } else { crate::Isa::Baseline };
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    out.resize(logits.len(), 0.0);
+    softmax_weights_isa(isa, logits, max, temperature.recip(), out);
+}
+
+for_each_isa! {
+    fn softmax_weights_isa(logits: &[f32], max: f32, scale: f32, out: &mut [f32]) = softmax_weights_body
+}
+
+#[inline(always)]
+fn softmax_weights_body(logits: &[f32], max: f32, scale: f32, out: &mut [f32]) {
+    for (out, logit) in out.iter_mut().zip(logits) {
+        let x = (logit - max) * scale;
+        let weight = exp(x);
+        *out = if x >= -87.0 { weight } else { 0.0 };
+    }
+}
+
 /// Rotates a head in place. `cos` and `sin` have half the head's length.
 pub(crate) fn rope(head: &mut [f32], cos: &[f32], sin: &[f32], interleaved: bool) {
     let half = cos.len();
@@ -99,6 +121,34 @@ mod tests {
     use super::*;
     use crate::Isa;
     use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn softmax_weights_are_those_of_f64_on_every_instruction_set(
+            logits in prop::collection::vec(-60f32..60.0, 1..200), temperature in 0.1f32..3.0
+        ) {
+            let mut first = Vec::new();
+            softmax_weights(Isa::Baseline, &logits, temperature, &mut first);
+            let max = logits.iter().copied().fold(f32::MIN, f32::max);
+            for (got, logit) in first.iter().zip(&logits) {
+                let x = (f64::from(*logit) - f64::from(max)) / f64::from(temperature);
+                // Rounding of the exponent dominates: two roundings, relative to a number of up to 87.
+                prop_assert!((f64::from(*got) - x.exp()).abs() <= x.exp() * 2e-5 + 2e-38, "{logit}: {got}");
+            }
+            for isa in [Isa::Avx2, Isa::Avx512Vnni] {
+                let mut other = Vec::new();
+                softmax_weights(isa, &logits, temperature, &mut other);
+                prop_assert_eq!(&first, &other);
+            }
+        }
+    }
+
+    #[test]
+    fn impossible_logits_have_no_weight() {
+        let mut weights = Vec::new();
+        softmax_weights(Isa::Baseline, &[f32::NAN, 1.0, f32::NEG_INFINITY, -200.0], 1.0, &mut weights);
+        assert_eq!(weights, [0.0, 1.0, 0.0, 0.0]);
+    }
 
     #[test]
     fn exp_is_accurate_where_it_is_used() {

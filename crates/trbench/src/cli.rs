@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{fetch, optimize, report, run, serve};
+use crate::{fetch, optimize, report, run, serve, sweep, trace};
 
 /// Exit code after an interrupt (128 + SIGINT).
 const INTERRUPTED: u8 = 130;
@@ -24,6 +24,10 @@ enum Command {
     Run(run::RunArgs),
     /// Print the tables of finished runs.
     Report(report::ReportArgs),
+    /// Show one request of a traced run: its text by origin, and its switches.
+    Trace(trace::TraceArgs),
+    /// Find the threshold that gives a wanted share of the large model, from the scores of a traced run.
+    SweepThreshold(sweep::SweepArgs),
     /// Find the best delayed-batching thresholds with the throughput model.
     Optimize(Box<optimize::OptimizeArgs>),
     /// Serve a routed system over an OpenAI-compatible HTTP API.
@@ -72,6 +76,8 @@ pub fn main(cli: Cli) -> ExitCode {
     let result = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Trace(args) => trace::run(&args),
+        Command::SweepThreshold(args) => sweep::run(&args),
         Command::Optimize(args) => optimize::run(*args),
         Command::Serve(args) => serve::run(&args),
         Command::Models { command } => fetch::run(&command),

@@ -10,3 +10,5 @@ pub mod results;
 pub mod run;
 pub mod serve;
 pub mod stats;
+pub mod sweep;
+pub mod trace;

@@ -77,7 +77,7 @@ fn collect(path: &Path, summaries: &mut Vec<Summary>) -> anyhow::Result<()> {
 /// What can be said from the rows alone. The duration is the longest request's, so no throughput is derived.
 fn from_csv(path: &Path) -> anyhow::Result<Summary> {
     let records = results::read_records(path)?;
-    let outcome = Outcome { records, duration: Duration::ZERO, interrupted: false };
+    let outcome = Outcome { records, traces: Vec::new(), duration: Duration::ZERO, interrupted: false };
     Ok(Summary::new(&path.display().to_string(), 0, &outcome, None, serde_json::Value::Null))
 }
 
@@ -94,11 +94,11 @@ pub fn print(summaries: &[Summary], format: Format, mut out: impl Write) -> anyh
             writer.flush()?;
         }
         Format::Table | Format::Md => {
-            writeln!(out, "{}", table(&HEADINGS, summaries.iter().map(system_row), format))?;
+            writeln!(out, "{}", plain_table(&HEADINGS, summaries.iter().map(system_row), format))?;
             let rows = summaries.iter().flat_map(|s| s.models.iter().map(|m| model_row(s, m)));
             let mut rows = rows.peekable();
             if rows.peek().is_some() {
-                writeln!(out, "\n{}", table(&MODEL_HEADINGS, rows, format))?;
+                writeln!(out, "\n{}", plain_table(&MODEL_HEADINGS, rows, format))?;
             }
             writeln!(out, "\n{}", footnote(summaries))?;
         }
@@ -168,7 +168,12 @@ fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))
 }
 
-fn table<const N: usize>(headings: &[&str; N], rows: impl Iterator<Item = [String; N]>, format: Format) -> Table {
+/// A table for people or in Markdown: the first column to the left, the others to the right.
+pub(crate) fn plain_table<const N: usize>(
+    headings: &[&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+    format: Format,
+) -> Table {
     let mut table = Table::new();
     table.load_style(if format == Format::Md { presets::ASCII_MARKDOWN } else { presets::UTF8_HORIZONTAL_ONLY });
     table.set_header(headings);

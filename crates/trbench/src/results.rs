@@ -269,8 +269,8 @@ pub fn write(dir: &Path, records: &[Record], summary: &Summary, manifest: &Manif
 }
 
 /// Writes a file beside its place and moves it there.
-fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let dir = path.parent().context("a result file has a folder")?;
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let failed = || format!("cannot write `{}`", path.display());
     let mut file = tempfile::NamedTempFile::new_in(dir).with_context(failed)?;
     file.write_all(bytes).and_then(|()| file.as_file().sync_all()).with_context(failed)?;

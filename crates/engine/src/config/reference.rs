@@ -100,7 +100,10 @@ fn allowed_values(schema: &Value, property: &Value) -> Vec<String> {
 fn scalar(value: &Value) -> String {
     match value {
         Value::Null => "null".into(),
-        Value::String(text) if text.is_empty() => "\"\"".into(),
+        // Quoted where YAML would read something else: JSON's quotes are YAML's.
+        Value::String(text) if text.is_empty() || !text.chars().all(|c| c.is_alphanumeric() || "_.".contains(c)) => {
+            value.to_string()
+        }
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
@@ -128,8 +131,8 @@ fn wrapped(out: &mut String, text: Option<&str>, prefix: &str) {
 fn routing(out: &mut String) {
     for (index, entry) in registry::entries().iter().enumerate() {
         let prefix = if index == 0 { "  " } else { "  # " };
-        comment(out, Some(entry.summary), 2);
-        let _ = writeln!(out, "{prefix}method: {}", entry.name);
+        comment(out, Some(entry.facts.summary), 2);
+        let _ = writeln!(out, "{prefix}method: {}", entry.facts.name);
         let schema = (entry.schema)().to_value();
         let defaults = (entry.defaults)();
         let Some(properties) = schema["properties"].as_object() else { continue };

@@ -13,12 +13,14 @@ use tokenrouter_kernels::Pool;
 use super::{Engine, EngineError, Inner, LaunchInfo, thresholds};
 use crate::config::{Config, DeviceConfig, EmulatedConfig, ModelConfig, RunnerKind};
 use crate::model::{Decoder, ModelError, ModelFiles};
-use crate::routing::registry::{self, SystemView};
-use crate::routing::{RoutingPolicy, SignalNeeds};
-use crate::runner::{CandleRunner, EmulatedModel, EmulatedRunner, ModelRunner, NativeRunner};
+use crate::routing::RoutingPolicy;
+use crate::routing::registry::SystemView;
+use crate::runner::{
+    CandleRunner, EmulatedModel, EmulatedRunner, ModelRunner, NativeRunner, RunnerOptions, missing_signal,
+};
 use crate::scheduler::{Core, CoreConfig};
 use crate::subserver::{Inbound, Shared, Streams, Subserver};
-use crate::tokenizer::TextCodec;
+use crate::tokenizer::{TextCodec, TokenTexts};
 
 /// Vocabulary of emulated models.
 const EMULATED_VOCAB: usize = 32_000;
@@ -36,16 +38,25 @@ struct Common {
     context: usize,
     eos: Vec<u32>,
     text: Option<TextCodec>,
+    texts: Option<Arc<TokenTexts>>,
 }
 
-pub(super) fn launch(config: &Config) -> Result<Engine, EngineError> {
+/// Makes the policy of a system.
+pub(super) type MakePolicy<'a> = &'a dyn Fn(&SystemView) -> Result<Box<dyn RoutingPolicy>, String>;
+
+pub(super) fn launch(config: &Config, make_policy: MakePolicy<'_>) -> Result<Engine, EngineError> {
     config.validate().map_err(|(_, message)| EngineError::Unusable(message))?;
     let names = config.model_names();
     let files = open_models(config)?;
     let common = common(config, &files)?;
-    let view = SystemView { models: names.clone(), entry: config.entry_index(), vocab: common.vocab };
-    let policy: Arc<dyn RoutingPolicy> =
-        Arc::from(registry::build(&config.routing, &view).map_err(EngineError::Unusable)?);
+    let view = SystemView {
+        models: names.clone(),
+        entry: config.entry_index(),
+        vocab: common.vocab,
+        hidden: if files.is_empty() { vec![0; names.len()] } else { files.iter().map(|f| f.arch.d_model).collect() },
+        texts: common.texts.clone(),
+    };
+    let policy: Arc<dyn RoutingPolicy> = Arc::from(make_policy(&view).map_err(EngineError::Unusable)?);
     let kv_blocks = plan_kv(config, &files, common.context)?;
     let block_size = config.kv.block_size;
     let token_limit = match config.system.max_tokens_per_request {
@@ -54,7 +65,8 @@ pub(super) fn launch(config: &Config) -> Result<Engine, EngineError> {
     };
     let thresholds = Arc::new(thresholds::table(config, &*policy)?);
     let (threads, mut warnings) = divide_threads(config);
-    let runners = load_runners(config, files, policy.needs(), (kv_blocks, block_size), &threads)?;
+    let options = runner_options(config, &*policy, &common, (kv_blocks, block_size))?;
+    let runners = load_runners(config, files, &options, &threads)?;
     let max_active = config.system.max_active;
     let streams = Arc::new(Streams::default());
     let healthy = Arc::new(AtomicBool::new(true));
@@ -79,6 +91,7 @@ pub(super) fn launch(config: &Config) -> Result<Engine, EngineError> {
                 admission_blocks: kv_blocks,
                 block_size,
                 eos: common.eos.clone(),
+                texts: common.texts.clone(),
             },
             Arc::clone(&policy),
         );
@@ -125,6 +138,7 @@ pub(super) fn launch(config: &Config) -> Result<Engine, EngineError> {
         max_open: max_active + config.system.max_queued,
         vocab: common.vocab,
         token_limit,
+        has_texts: common.texts.is_some(),
     };
     Ok(Engine { inner: Arc::new(inner), threads: engine_threads, text: common.text, info })
 }
@@ -173,7 +187,13 @@ fn open_models(config: &Config) -> Result<Vec<ModelFiles>, EngineError> {
 /// Checks that all models speak the same tokens.
 fn common(config: &Config, files: &[ModelFiles]) -> Result<Common, EngineError> {
     let Some(first) = files.first() else {
-        return Ok(Common { vocab: EMULATED_VOCAB, context: EMULATED_KV_TOKENS, eos: Vec::new(), text: None });
+        return Ok(Common {
+            vocab: EMULATED_VOCAB,
+            context: EMULATED_KV_TOKENS,
+            eos: Vec::new(),
+            text: None,
+            texts: None,
+        });
     };
     let hash = first.text.vocabulary_hash();
     let names = config.model_names();
@@ -192,6 +212,7 @@ fn common(config: &Config, files: &[ModelFiles]) -> Result<Common, EngineError> 
         context: smallest(|file| file.arch.context),
         eos: first.eos.clone(),
         text: Some(first.text.clone()),
+        texts: Some(Arc::new(first.text.token_texts())),
     })
 }
 
@@ -234,18 +255,40 @@ fn divide_threads(config: &Config) -> (Vec<usize>, Vec<String>) {
     (threads, warnings)
 }
 
+/// What each model's runner has to know.
+fn runner_options(
+    config: &Config,
+    policy: &dyn RoutingPolicy,
+    common: &Common,
+    kv: (usize, usize),
+) -> Result<Vec<RunnerOptions>, EngineError> {
+    let models = config.models.iter().enumerate();
+    models
+        .map(|(index, (name, model))| {
+            let needs = policy.needs(index);
+            match missing_signal(&needs) {
+                Some(signal) if model.emulated.is_some() => Err(EngineError::Unusable(format!(
+                    "routing method `{}` reads {signal} of model `{name}`, which is emulated and has none",
+                    config.routing.method
+                ))),
+                _ => Ok(RunnerOptions { needs, eos: common.eos.clone(), kv }),
+            }
+        })
+        .collect()
+}
+
 /// Loads all models at the same time.
 fn load_runners(
     config: &Config,
     files: Vec<ModelFiles>,
-    needs: SignalNeeds,
-    kv: (usize, usize),
+    options: &[RunnerOptions],
     threads: &[usize],
 ) -> Result<Vec<Box<dyn ModelRunner>>, EngineError> {
     if files.is_empty() {
-        let profiles = config.models.values().filter_map(|model| model.emulated.as_ref());
-        let runner = |emulated: &EmulatedConfig| -> Box<dyn ModelRunner> {
-            let model = EmulatedModel::new(emulated.latency_ms.clone(), EMULATED_VOCAB as u32, kv.0, kv.1);
+        let profiles = config.models.values().filter_map(|model| model.emulated.as_ref()).zip(options);
+        let runner = |(emulated, options): (&EmulatedConfig, &RunnerOptions)| -> Box<dyn ModelRunner> {
+            let (blocks, block_size) = options.kv;
+            let model = EmulatedModel::new(emulated.latency_ms.clone(), EMULATED_VOCAB as u32, blocks, block_size);
             Box::new(EmulatedRunner(model))
         };
         return Ok(profiles.map(runner).collect());
@@ -255,10 +298,11 @@ fn load_runners(
             .models
             .iter()
             .zip(files)
+            .zip(options)
             .zip(threads)
-            .map(|(((name, model), file), threads)| {
+            .map(|((((name, model), file), options), threads)| {
                 scope.spawn(move || {
-                    load_runner(model, &file, needs, kv, *threads)
+                    load_runner(model, &file, options, *threads)
                         .map_err(|source| EngineError::Model { name: name.clone(), source: Box::new(source) })
                 })
             })
@@ -273,22 +317,21 @@ fn load_runners(
 fn load_runner(
     model: &ModelConfig,
     files: &ModelFiles,
-    needs: SignalNeeds,
-    kv: (usize, usize),
+    options: &RunnerOptions,
     threads: usize,
 ) -> Result<Box<dyn ModelRunner>, ModelError> {
     if model.runner == RunnerKind::Native {
         let pool = Pool::new(threads, model.cores.clone())
             .map_err(|error| ModelError::invalid(files.weights.path(), error.to_string()))?;
-        return Ok(Box::new(NativeRunner::load(&files.arch, &files.weights, model.dtype, needs, kv, pool)?));
+        return Ok(Box::new(NativeRunner::load(&files.arch, &files.weights, model.dtype, options, pool)?));
     }
     let path = files.weights.path();
     let device = match model.device {
         DeviceConfig::Cpu => Device::Cpu,
         DeviceConfig::Cuda(ordinal) => Device::new_cuda(ordinal).map_err(|error| ModelError::tensor(path, error))?,
     };
-    let decoder = Decoder::load(&files.arch, &files.weights, model.dtype, &device, kv)?;
-    let runner = CandleRunner::new(decoder, needs, threads, model.cores.clone())
+    let decoder = Decoder::load(&files.arch, &files.weights, model.dtype, &device, options.kv)?;
+    let runner = CandleRunner::new(decoder, options, threads, model.cores.clone())
         .map_err(|error| ModelError::NotFound(format!("cannot start {threads} threads: {error}")))?;
     Ok(Box::new(runner))
 }

@@ -125,8 +125,9 @@ impl Decoder {
         })
     }
 
-    /// One step: logits `[rows that sample, vocab]` in f32. At least one row must sample.
-    pub fn forward(&self, batch: &Batch) -> Result<Tensor> {
+    /// One step: hidden states after the final norm `[rows that sample, d_model]` and logits `[rows that sample, vocab]`,
+    /// in f32. At least one row must sample.
+    pub fn forward(&self, batch: &Batch) -> Result<(Tensor, Tensor)> {
         let x = self.prefill(batch)?;
         let mut end = 0;
         let last = batch.rows().iter().filter_map(|row| {
@@ -136,7 +137,9 @@ impl Decoder {
         let last: Vec<u32> = last.collect();
         let count = last.len();
         let x = x.index_select(&Tensor::from_vec(last, count, &self.device)?, 0)?;
-        self.head.forward(&candle_nn::ops::rms_norm(&x, &self.norm, self.arch.eps)?)
+        let hidden = candle_nn::ops::rms_norm(&x, &self.norm, self.arch.eps)?;
+        let logits = self.head.forward(&hidden)?;
+        Ok((hidden, logits))
     }
 
     /// One step without the head: stores keys and values, returns the residual stream `[new tokens, d_model]`.
@@ -237,6 +240,12 @@ impl Decoder {
             done += run;
         }
         Ok(())
+    }
+
+    /// Input embeddings of tokens, `[tokens, d_model]`.
+    pub fn embeddings(&self, tokens: &[u32]) -> Result<Vec<f32>> {
+        let ids = Tensor::new(tokens, &self.device)?;
+        self.embedding.index_select(&ids, 0)?.flatten_all()?.to_vec1()
     }
 
     /// The device that computes.

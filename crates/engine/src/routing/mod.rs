@@ -3,34 +3,33 @@
 //! After every step the model that holds a request has a *candidate* token. [`RoutingPolicy::route`] decides whether
 //! the request stays or switches; at a switch [`RoutingPolicy::send`] says what becomes of the candidate, and
 //! [`RoutingPolicy::receive`] takes over the tokens at the other side (paper, section 3). Adding a method takes one
-//! file here and one line in [`registry`].
+//! file here and one line in [`registry`]; `docs/guides/write-a-routing-method.md` shows a whole one.
 
+mod aleatoric;
+
+mod ensemble;
 mod entropy;
+mod glimp;
+
 mod query;
+
 mod random;
 pub mod registry;
 mod rstitch;
+mod rule;
+mod signals;
+mod state;
 
+pub use signals::{SignalNeeds, Signals};
+pub use state::RequestState;
+
+use crate::keyed::{Purpose, draw_unit};
 use crate::request::{ModelIndex, RequestId};
+use crate::runner::StepOutput;
 
-/// Signals that a policy wants from the runner. Nothing else is computed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SignalNeeds {
-    /// Entropy of the next-token distribution at temperature 1 over the whole vocabulary.
-    pub entropy: bool,
-}
-
-/// Signals of one row's logits.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Signals {
-    /// Entropy in nats, of the raw logits' softmax (temperature 1, full vocabulary, f32 log-softmax). 0 when not asked
-    /// for.
-    pub entropy: f32,
-}
-
-/// What a policy sees of one request after a step.
-#[derive(Debug, Clone, Copy)]
-pub struct RowView<'a> {
+/// What a policy sees of one request after a step, and where it leaves its decision.
+#[derive(Debug)]
+pub struct Row {
     /// The request, to be named in errors.
     pub request: RequestId,
     /// Seed and key of the request's draws.
@@ -39,21 +38,76 @@ pub struct RowView<'a> {
     pub key: u64,
     /// The model that made the step.
     pub model: ModelIndex,
+    /// Length of the prompt.
+    pub prompt_tokens: usize,
     /// Index of the candidate in the committed stream: the number of tokens committed before it.
     pub position: usize,
     /// The candidate token.
     pub candidate: u32,
-    /// Signals of the logits that the candidate was chosen from.
-    pub signals: &'a Signals,
+    /// Steps that this model has made since the request came to it, before this one.
+    pub visit_steps: u32,
+    /// Tokens committed by those steps.
+    pub visit_tokens: u32,
+    /// What the policy keeps of this request from step to step; travels with it.
+    pub state: RequestState,
+    /// The number that decided, for traces and threshold sweeps; NaN when there is none.
+    pub score: f32,
+    /// The decision: staying, unless the policy says otherwise.
+    pub decision: Decision,
 }
 
-/// Where a request goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+impl Row {
+    /// A draw in `[0, 1)`, the same for this request and position whatever the schedule.
+    pub fn draw(&self) -> f64 {
+        draw_unit(self.seed, self.key, self.position as u64, Purpose::Route)
+    }
+}
+
+/// The rows of one step that have a candidate, with their signals.
+#[derive(Debug)]
+pub struct BatchView<'a> {
+    rows: &'a mut [Row],
+    output: &'a StepOutput,
+}
+
+impl<'a> BatchView<'a> {
+    /// One row per entry of `output`, in the same order.
+    pub fn new(rows: &'a mut [Row], output: &'a StepOutput) -> Self {
+        assert_eq!(rows.len(), output.tokens.len(), "one output per row that has a candidate");
+        Self { rows, output }
+    }
+
+    /// The rows.
+    pub fn rows(&self) -> &[Row] {
+        self.rows
+    }
+
+    /// Signals of row `index`.
+    pub fn signals(&self, index: usize) -> Signals<'a> {
+        self.output.signals(index)
+    }
+
+    /// Decides every row by itself.
+    pub fn decide(&mut self, mut one: impl FnMut(&mut Row, Signals<'a>) -> Decision) {
+        for (index, row) in self.rows.iter_mut().enumerate() {
+            row.decision = one(row, self.output.signals(index));
+        }
+    }
+}
+
+/// How a request goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// The candidate is committed and the request stays.
     Stay,
     /// The request moves to this model.
     Switch(ModelIndex),
+    /// The candidate is dropped and the same model writes this position again.
+    Retry,
+    /// The candidate is committed and the request ends, as when `max_tokens` is reached.
+    Finish,
+    /// The request ends with this error.
+    Fail(String),
 }
 
 /// What becomes of the candidate at a switch.
@@ -70,8 +124,9 @@ pub type Matrix = Vec<Vec<f64>>;
 
 /// A routing method.
 pub trait RoutingPolicy: Send + Sync + std::fmt::Debug {
-    /// Signals that [`Self::route`] reads.
-    fn needs(&self) -> SignalNeeds {
+    /// Signals of `model` that [`Self::route`] reads. Nothing else is computed.
+    fn needs(&self, model: ModelIndex) -> SignalNeeds {
+        let _ = model;
         SignalNeeds::default()
     }
 
@@ -80,11 +135,12 @@ pub trait RoutingPolicy: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// One decision per row, in order, appended to `decisions`. Must be a function of the rows alone.
-    fn route(&self, rows: &[RowView<'_>], decisions: &mut Vec<Decision>);
+    /// Sets the decision of every row, usually with [`BatchView::decide`]. A row's decision must be a function of that
+    /// row alone: the other rows of the batch depend on the schedule.
+    fn route(&self, batch: &mut BatchView<'_>);
 
     /// What is sent when `row` switches to `to`: by default everything, with the candidate.
-    fn send(&self, row: &RowView<'_>, to: ModelIndex) -> Candidate {
+    fn send(&self, row: &mut Row, to: ModelIndex) -> Candidate {
         let _ = (row, to);
         Candidate::Commit
     }
@@ -92,5 +148,43 @@ pub trait RoutingPolicy: Send + Sync + std::fmt::Debug {
     /// Takes the tokens that arrive with a request into this model's copy of its token log: by default commits them.
     fn receive(&self, log: &mut Vec<u32>, delta: &[u32]) {
         log.extend_from_slice(delta);
+    }
+}
+
+#[cfg(test)]
+mod testing {
+    //! Decisions on hand-made signals.
+
+    use super::*;
+    use crate::runner::Softmax;
+
+    /// A row of `model` at `position`.
+    pub(super) fn row(model: ModelIndex, position: usize) -> Row {
+        Row {
+            request: RequestId(1),
+            seed: 42,
+            key: 9,
+            model,
+            prompt_tokens: 10,
+            position,
+            candidate: 5,
+            visit_steps: 0,
+            visit_tokens: 0,
+            state: RequestState::default(),
+            score: f32::NAN,
+            decision: Decision::Stay,
+        }
+    }
+
+    /// The output of one row with this entropy.
+    pub(super) fn with_entropy(entropy: f32) -> StepOutput {
+        StepOutput { tokens: vec![5], softmax: vec![Softmax { entropy, log_sum_exp: 0.0 }], ..StepOutput::default() }
+    }
+
+    /// The decision on one row, and what its candidate's fate would be at a switch.
+    pub(super) fn decide(policy: &dyn RoutingPolicy, row: &mut Row, output: &StepOutput) -> (Decision, Candidate) {
+        policy.route(&mut BatchView::new(std::slice::from_mut(row), output));
+        let to = if let Decision::Switch(to) = row.decision { to } else { 1 - row.model.min(1) };
+        (row.decision.clone(), policy.send(row, to))
     }
 }

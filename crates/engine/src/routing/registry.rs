@@ -1,12 +1,15 @@
 //! The list of routing methods.
 
+use std::sync::Arc;
+
 use schemars::{JsonSchema, Schema};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{RoutingPolicy, entropy, query, random, rstitch};
+use super::{RoutingPolicy, aleatoric, ensemble, entropy, glimp, query, random, rstitch, rule};
 use crate::config::RoutingConfig;
 use crate::request::ModelIndex;
+use crate::tokenizer::TokenTexts;
 
 /// What a method can know about the system when it is built.
 #[derive(Debug, Clone)]
@@ -17,9 +20,19 @@ pub struct SystemView {
     pub entry: ModelIndex,
     /// Vocabulary size.
     pub vocab: usize,
+    /// Width of each model's hidden state; 0 for emulated models, which have none.
+    pub hidden: Vec<usize>,
+    /// Text of every token; absent when the models are emulated.
+    pub texts: Option<Arc<TokenTexts>>,
 }
 
 impl SystemView {
+    /// Emulated models with these names; requests start at the first.
+    pub fn emulated(models: &[&str], vocab: usize) -> Self {
+        let models: Vec<String> = models.iter().map(|name| (*name).to_owned()).collect();
+        Self { hidden: vec![0; models.len()], models, entry: 0, vocab, texts: None }
+    }
+
     /// The two models of a small/large method as (small, large): the entry model is the small one.
     pub fn pair(&self, method: &str) -> Result<(ModelIndex, ModelIndex), String> {
         match self.models.len() {
@@ -27,15 +40,87 @@ impl SystemView {
             n => Err(format!("routing method `{method}` needs exactly 2 models, the configuration has {n}")),
         }
     }
+
+    /// The text of the tokens.
+    pub fn texts(&self, method: &str) -> Result<Arc<TokenTexts>, String> {
+        let missing = || format!("routing method `{method}` reads the text of tokens, and emulated models write none");
+        self.texts.clone().ok_or_else(missing)
+    }
 }
 
-/// One routing method: its name, options and constructor.
-#[derive(Debug)]
-pub struct MethodEntry {
+/// What a table says of a method. Formulas as in the fact sheets of the papers.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts {
     /// Name in `routing.method`.
     pub name: &'static str,
-    /// One sentence for lists and for the reference.
+    /// One sentence.
     pub summary: &'static str,
+    /// What is compared, and at which model.
+    pub signal: &'static str,
+    /// Unit or range of the signal.
+    pub unit: &'static str,
+    /// When a request moves, with equality.
+    pub rule: &'static str,
+    /// What becomes of the candidate.
+    pub dropped: &'static str,
+    /// Routing matrix of the throughput model.
+    pub p: &'static str,
+    /// Commit matrix.
+    pub c: &'static str,
+    /// Paper.
+    pub source: &'static str,
+    /// How a threshold is found for a wanted share, for methods that compare one number.
+    pub sweep: Option<Sweep>,
+}
+
+/// A method's comparison of one number with one threshold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sweep {
+    /// The option that holds the threshold.
+    pub option: &'static str,
+    /// Whether a score above the threshold goes to the large model (otherwise one below it).
+    pub high_is_hard: bool,
+    /// How long the large model keeps a request.
+    pub span: Span,
+}
+
+/// How long the large model keeps a request that was handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Span {
+    /// One token.
+    Token,
+    /// Until its own score is on the easy side.
+    UntilEasy,
+    /// A whole reasoning step; only the scores at the beginnings of steps count.
+    Step,
+    /// The whole request; only the first score counts.
+    Request,
+}
+
+/// A method: its options are a plain struct with defaults, a range check, and a constructor.
+pub trait Method: Serialize + DeserializeOwned + JsonSchema + Default {
+    /// What tables say of it.
+    const FACTS: Facts;
+
+    /// Options that are paths; relative ones are taken from the folder of the configuration file.
+    const PATHS: &'static [&'static str] = &[];
+
+    /// Checks ranges. The message names the option, the value and what is allowed.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Builds the policy.
+    fn build(self, system: &SystemView) -> Result<Box<dyn RoutingPolicy>, String>;
+}
+
+/// One registered method.
+#[derive(Debug)]
+pub struct MethodEntry {
+    /// What tables say of it.
+    pub facts: Facts,
+    /// Options that are paths.
+    pub paths: &'static [&'static str],
     /// Names of its options.
     pub option_names: fn() -> Vec<String>,
     /// Schema of its options.
@@ -45,72 +130,70 @@ pub struct MethodEntry {
     /// Checks types and ranges of the options.
     pub check: fn(&RoutingConfig) -> Result<(), String>,
     /// Builds the policy.
-    pub build: Build,
+    pub build: fn(&RoutingConfig, &SystemView) -> Result<Box<dyn RoutingPolicy>, String>,
 }
 
-/// Constructor of a policy from its options.
-pub type Build = fn(&RoutingConfig, &SystemView) -> Result<Box<dyn RoutingPolicy>, String>;
-
-/// Options of a method: a plain struct with defaults and a range check.
-pub(super) trait Options: Serialize + DeserializeOwned + JsonSchema + Default {
-    fn check(&self) -> Result<(), String>;
-}
-
-const fn entry<O: Options>(name: &'static str, summary: &'static str, build: Build) -> MethodEntry {
+const fn entry<M: Method>() -> MethodEntry {
     MethodEntry {
-        name,
-        summary,
-        option_names: || match serde_json::to_value(O::default()) {
+        facts: M::FACTS,
+        paths: M::PATHS,
+        option_names: || match serde_json::to_value(M::default()) {
             Ok(Value::Object(map)) => map.into_iter().map(|(key, _)| key).collect(),
             _ => Vec::new(),
         },
-        schema: || schemars::schema_for!(O),
-        defaults: || serde_json::to_value(O::default()).unwrap_or(Value::Null),
-        check: |config| config.parse::<O>()?.check(),
-        build,
+        schema: || schemars::schema_for!(M),
+        defaults: || serde_json::to_value(M::default()).unwrap_or(Value::Null),
+        check: |config| config.parse::<M>()?.check(),
+        build: |config, system| {
+            let options = config.parse::<M>()?;
+            options.check()?;
+            options.build(system)
+        },
     }
 }
 
-static METHODS: [MethodEntry; 4] = [
-    entry::<rstitch::RStitchOptions>(
-        "rstitch",
-        "R-Stitch: the small model hands over when its entropy is high, the large one hands back when its own is low.",
-        rstitch::build,
-    ),
-    entry::<entropy::EntropyOptions>(
-        "entropy",
-        "Entropy router: the large model is borrowed for one token where the small model's entropy is high.",
-        entropy::build,
-    ),
-    entry::<query::QueryOptions>(
-        "query",
-        "Query-level routing: one choice per request, before the first token is committed.",
-        query::build,
-    ),
-    entry::<random::RandomOptions>(
-        "random",
-        "Random routing, keyed by (seed, request, position): a load whose P and C are known exactly.",
-        random::build,
-    ),
+static METHODS: &[MethodEntry] = &[
+    entry::<rstitch::RStitch>(),
+    entry::<glimp::Glimp>(),
+    entry::<ensemble::Ensemble>(),
+    entry::<entropy::Entropy>(),
+    entry::<aleatoric::Aleatoric>(),
+    entry::<query::Query>(),
+    entry::<random::Random>(),
+    entry::<rule::Rule>(),
 ];
 
 /// All methods.
 pub fn entries() -> &'static [MethodEntry] {
-    &METHODS
+    METHODS
 }
 
 /// The names of all methods.
 pub fn names() -> Vec<&'static str> {
-    METHODS.iter().map(|method| method.name).collect()
+    METHODS.iter().map(|method| method.facts.name).collect()
 }
 
 /// A method by name.
 pub fn find(name: &str) -> Option<&'static MethodEntry> {
-    METHODS.iter().find(|method| method.name == name)
+    METHODS.iter().find(|method| method.facts.name == name)
 }
 
 /// Builds the configured policy.
 pub fn build(config: &RoutingConfig, system: &SystemView) -> Result<Box<dyn RoutingPolicy>, String> {
     let entry = find(&config.method).ok_or_else(|| format!("unknown routing method `{}`", config.method))?;
     (entry.build)(config, system)
+}
+
+/// A threshold that is 0 or more; the message names option and value.
+pub(super) fn check_not_negative(option: &str, value: f64) -> Result<(), String> {
+    if value.is_finite() && value >= 0.0 {
+        Ok(())
+    } else {
+        Err(format!("`routing.{option}` is {value}, it must be 0 or more"))
+    }
+}
+
+/// A probability; the message names option and value.
+pub(super) fn check_unit(option: &str, value: f64) -> Result<(), String> {
+    if (0.0..=1.0).contains(&value) { Ok(()) } else { Err(format!("`routing.{option}` is {value}, allowed is 0 to 1")) }
 }

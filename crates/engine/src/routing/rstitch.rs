@@ -7,15 +7,14 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{Options, SystemView};
-use super::{Candidate, Decision, RoutingPolicy, RowView, SignalNeeds};
-use crate::config::RoutingConfig;
+use super::registry::{Facts, Method, Span, Sweep, SystemView, check_not_negative};
+use super::{BatchView, Candidate, Decision, RoutingPolicy, Row, SignalNeeds};
 use crate::request::ModelIndex;
 
 /// Options of `rstitch`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct RStitchOptions {
+pub(super) struct RStitch {
     /// Entropy above which the small model hands over.
     entropy_threshold: f64,
     /// Entropy at or below which the large model hands back; the same as `entropy_threshold` when absent.
@@ -34,104 +33,103 @@ enum EntropyNorm {
     Vocab,
 }
 
-impl Default for RStitchOptions {
+impl Default for RStitch {
     fn default() -> Self {
         Self { entropy_threshold: 0.45, return_threshold: None, entropy_norm: EntropyNorm::Nats }
     }
 }
 
-impl Options for RStitchOptions {
+impl Method for RStitch {
+    const FACTS: Facts = Facts {
+        name: "rstitch",
+        summary: "R-Stitch: the small model hands over when its entropy is high, the large one hands back when its own is \
+                  low.",
+        signal: "entropy of the model that holds the request",
+        unit: "nats, or 0 to 1 with `entropy_norm: vocab`",
+        rule: "small: H > entropy_threshold; large: back at H <= return_threshold",
+        dropped: "the small model's; the large model's are kept",
+        p: "[[1-a, a], [b, 1-b]]",
+        c: "[[1, 0], [1, 1]]",
+        source: "R-Stitch, arXiv 2507.17307",
+        sweep: Some(Sweep { option: "entropy_threshold", high_is_hard: true, span: Span::UntilEasy }),
+    };
+
     fn check(&self) -> Result<(), String> {
-        for (name, value) in
-            [("entropy_threshold", Some(self.entropy_threshold)), ("return_threshold", self.return_threshold)]
-        {
-            if let Some(value) = value
-                && !(value.is_finite() && value >= 0.0)
-            {
-                return Err(format!("`routing.{name}` is {value}, it must be 0 or more"));
-            }
-        }
-        Ok(())
+        check_not_negative("entropy_threshold", self.entropy_threshold)?;
+        self.return_threshold.map_or(Ok(()), |value| check_not_negative("return_threshold", value))
+    }
+
+    fn build(self, system: &SystemView) -> Result<Box<dyn RoutingPolicy>, String> {
+        let (small, large) = system.pair("rstitch")?;
+        let unit = match self.entropy_norm {
+            EntropyNorm::Nats => 1.0,
+            EntropyNorm::Vocab => (system.vocab as f64).ln(),
+        };
+        let up = self.entropy_threshold;
+        Ok(Box::new(Policy { small, large, unit, up, down: self.return_threshold.unwrap_or(up) }))
     }
 }
 
 #[derive(Debug)]
-struct RStitch {
+struct Policy {
     small: ModelIndex,
     large: ModelIndex,
-    /// In nats.
-    up: f32,
-    /// In nats.
-    down: f32,
+    /// Nats of one unit of the thresholds.
+    unit: f64,
+    up: f64,
+    down: f64,
 }
 
-pub(super) fn build(config: &RoutingConfig, system: &SystemView) -> Result<Box<dyn RoutingPolicy>, String> {
-    let options: RStitchOptions = config.parse()?;
-    let (small, large) = system.pair("rstitch")?;
-    let scale = match options.entropy_norm {
-        EntropyNorm::Nats => 1.0,
-        EntropyNorm::Vocab => (system.vocab as f64).ln(),
-    };
-    let up = options.entropy_threshold * scale;
-    let down = options.return_threshold.map_or(up, |value| value * scale);
-    Ok(Box::new(RStitch { small, large, up: up as f32, down: down as f32 }))
-}
-
-impl RoutingPolicy for RStitch {
-    fn needs(&self) -> SignalNeeds {
-        SignalNeeds { entropy: true }
+impl RoutingPolicy for Policy {
+    fn needs(&self, _model: ModelIndex) -> SignalNeeds {
+        SignalNeeds { softmax: true, ..SignalNeeds::default() }
     }
 
-    fn route(&self, rows: &[RowView<'_>], decisions: &mut Vec<Decision>) {
-        decisions.extend(rows.iter().map(|row| match (row.model == self.small, row.signals.entropy) {
-            (true, entropy) if entropy > self.up => Decision::Switch(self.large),
-            (false, entropy) if entropy <= self.down => Decision::Switch(self.small),
-            _ => Decision::Stay,
-        }));
+    fn route(&self, batch: &mut BatchView<'_>) {
+        batch.decide(|row, signals| {
+            let entropy = f64::from(signals.entropy) / self.unit;
+            row.score = entropy as f32;
+            match row.model == self.small {
+                true if entropy > self.up => Decision::Switch(self.large),
+                false if entropy <= self.down => Decision::Switch(self.small),
+                _ => Decision::Stay,
+            }
+        });
     }
 
-    fn send(&self, row: &RowView<'_>, _to: ModelIndex) -> Candidate {
+    fn send(&self, row: &mut Row, _to: ModelIndex) -> Candidate {
         if row.model == self.small { Candidate::Drop } else { Candidate::Commit }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Signals;
+    use super::super::testing::{decide, row, with_entropy};
     use super::*;
-    use crate::request::RequestId;
 
-    fn decide(policy: &dyn RoutingPolicy, model: ModelIndex, entropy: f32) -> (Decision, Candidate) {
-        let signals = Signals { entropy };
-        let row =
-            RowView { request: RequestId(1), seed: 0, key: 0, model, position: 0, candidate: 5, signals: &signals };
-        let mut decisions = Vec::new();
-        policy.route(&[row], &mut decisions);
-        (decisions[0], policy.send(&row, 1 - model))
-    }
-
-    fn policy(options: serde_json::Value) -> Box<dyn RoutingPolicy> {
-        let system = SystemView { models: vec!["small".into(), "large".into()], entry: 0, vocab: 49152 };
-        build(&RoutingConfig::new("rstitch", options), &system).expect("valid options")
+    fn policy(options: RStitch) -> Box<dyn RoutingPolicy> {
+        options.build(&SystemView::emulated(&["small", "large"], 49152)).expect("valid options")
     }
 
     #[test]
     fn equality_stays_at_small_and_returns_from_large() {
-        let policy = policy(serde_json::json!({"entropy_threshold": 0.5}));
-        assert_eq!(decide(&*policy, 0, 0.5).0, Decision::Stay);
-        assert_eq!(decide(&*policy, 0, 0.500_01), (Decision::Switch(1), Candidate::Drop));
-        assert_eq!(decide(&*policy, 1, 0.5), (Decision::Switch(0), Candidate::Commit));
-        assert_eq!(decide(&*policy, 1, 0.500_01).0, Decision::Stay);
+        let policy = policy(RStitch { entropy_threshold: 0.5, ..RStitch::default() });
+        let decide = |model, entropy| decide(&*policy, &mut row(model, 0), &with_entropy(entropy));
+        assert_eq!(decide(0, 0.5).0, Decision::Stay);
+        assert_eq!(decide(0, 0.500_01), (Decision::Switch(1), Candidate::Drop));
+        assert_eq!(decide(1, 0.5), (Decision::Switch(0), Candidate::Commit));
+        assert_eq!(decide(1, 0.500_01).0, Decision::Stay);
     }
 
     #[test]
     fn thresholds_can_differ_and_be_normalised() {
         let policy =
-            policy(serde_json::json!({"entropy_threshold": 0.1, "return_threshold": 0.05, "entropy_norm": "vocab"}));
+            policy(RStitch { entropy_threshold: 0.1, return_threshold: Some(0.05), entropy_norm: EntropyNorm::Vocab });
         let ln_vocab = 49152f32.ln();
-        assert_eq!(decide(&*policy, 0, 0.11 * ln_vocab).0, Decision::Switch(1));
-        assert_eq!(decide(&*policy, 0, 0.09 * ln_vocab).0, Decision::Stay);
-        assert_eq!(decide(&*policy, 1, 0.06 * ln_vocab).0, Decision::Stay);
-        assert_eq!(decide(&*policy, 1, 0.04 * ln_vocab).0, Decision::Switch(0));
+        let decide = |model, entropy| decide(&*policy, &mut row(model, 0), &with_entropy(entropy)).0;
+        assert_eq!(decide(0, 0.11 * ln_vocab), Decision::Switch(1));
+        assert_eq!(decide(0, 0.09 * ln_vocab), Decision::Stay);
+        assert_eq!(decide(1, 0.06 * ln_vocab), Decision::Stay);
+        assert_eq!(decide(1, 0.04 * ln_vocab), Decision::Switch(0));
     }
 }

@@ -1,9 +1,10 @@
 //! The runner over candle tensors.
 
 use rayon::ThreadPool;
+use tokenrouter_kernels::{Isa, SignalSet, logit_signals};
 
-use super::sampler::{sample, signals};
-use super::{ModelRunner, RowOutput, RunnerError};
+use super::sampler::{Candidates, Sampler};
+use super::{ModelRunner, RunnerError, RunnerOptions, Softmax, StepOutput};
 use crate::model::Decoder;
 use crate::routing::SignalNeeds;
 use crate::scheduler::Batch;
@@ -13,6 +14,10 @@ use crate::scheduler::Batch;
 pub struct CandleRunner {
     decoder: Decoder,
     needs: SignalNeeds,
+    sampler: Sampler,
+    isa: Isa,
+    /// Largest logits of one row.
+    top: Vec<(f32, u32)>,
     pool: ThreadPool,
 }
 
@@ -20,7 +25,7 @@ impl CandleRunner {
     /// A runner with `threads` threads, pinned to `cores` when given.
     pub fn new(
         decoder: Decoder,
-        needs: SignalNeeds,
+        options: &RunnerOptions,
         threads: usize,
         cores: Option<Vec<usize>>,
     ) -> Result<Self, rayon::ThreadPoolBuildError> {
@@ -31,13 +36,20 @@ impl CandleRunner {
                 let _pinned = core_affinity::set_for_current(core_affinity::CoreId { id: *id });
             }
         });
-        Ok(Self { decoder, needs, pool: pool.build()? })
+        Ok(Self {
+            decoder,
+            needs: options.needs,
+            sampler: Sampler::new(options.eos.clone()),
+            isa: Isa::detect(),
+            top: Vec::new(),
+            pool: pool.build()?,
+        })
     }
 }
 
 impl ModelRunner for CandleRunner {
-    fn forward(&mut self, batch: &Batch, outputs: &mut Vec<RowOutput>) -> Result<(), RunnerError> {
-        outputs.clear();
+    fn forward(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), RunnerError> {
+        output.clear();
         let (decoder, needs) = (&self.decoder, self.needs);
         let rows = batch.rows().iter().filter(|row| row.sample);
         if rows.clone().next().is_none() {
@@ -45,11 +57,28 @@ impl ModelRunner for CandleRunner {
             self.pool.install(|| decoder.prefill(batch))?;
             return Ok(());
         }
-        let logits = self.pool.install(|| decoder.forward(batch)?.to_vec2::<f32>())?;
-        outputs.extend(rows.zip(&logits).map(|(row, logits)| RowOutput {
-            token: sample(logits, &row.request, row.position()),
-            signals: signals(logits, needs),
-        }));
+        let (hidden, mut logits) = self.pool.install(|| {
+            let (hidden, logits) = decoder.forward(batch)?;
+            let hidden = if needs.hidden { hidden.flatten_all()?.to_vec1::<f32>()? } else { Vec::new() };
+            candle_core::Result::Ok((hidden, logits.to_vec2::<f32>()?))
+        })?;
+        output.hidden = hidden;
+        let set = SignalSet { softmax: needs.softmax, top_k: needs.top_logits };
+        for (row, logits) in rows.zip(&mut logits) {
+            if let Some(extra) = needs.extra_row.and_then(|extra| logits.get_mut(extra as usize)) {
+                output.extra.push(std::mem::replace(extra, f32::NEG_INFINITY));
+            }
+            let signals = logit_signals(self.isa, logits, set, &mut self.top);
+            output.top.extend_from_slice(&self.top);
+            if needs.softmax {
+                output.softmax.push(Softmax { entropy: signals.entropy, log_sum_exp: signals.log_sum_exp });
+            }
+            let candidates = Candidates { logits, argmax: Some(signals.argmax), history: batch.history(row) };
+            output.tokens.push(self.sampler.sample(candidates, &row.request, row.position()));
+        }
+        if needs.embedding {
+            output.embedding = self.decoder.embeddings(&output.tokens)?;
+        }
         Ok(())
     }
 }

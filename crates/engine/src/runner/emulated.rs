@@ -7,11 +7,25 @@
 
 use std::time::{Duration, Instant};
 
-use super::{ModelRunner, RowOutput, RunnerError};
+use super::{ModelRunner, RunnerError, Softmax, StepOutput};
 use crate::config::LatencyProfile;
 use crate::keyed::{Purpose, draw_u64, draw_unit};
-use crate::routing::Signals;
+use crate::routing::SignalNeeds;
 use crate::scheduler::Batch;
+
+/// Largest logits that an emulated model makes up.
+const TOP: u32 = 20;
+
+/// Signals of `needs` that no emulated model has, in words.
+pub(crate) fn missing_signal(needs: &SignalNeeds) -> Option<&'static str> {
+    match needs {
+        SignalNeeds { hidden: true, .. } => Some("hidden states"),
+        SignalNeeds { embedding: true, .. } => Some("embeddings"),
+        SignalNeeds { extra_row: Some(_), .. } => Some("an extra row of the head"),
+        SignalNeeds { top_logits, .. } if *top_logits > TOP as usize => Some("more than 20 of the largest logits"),
+        _ => None,
+    }
+}
 
 /// The computation of an emulated model, without the time it takes.
 #[derive(Debug)]
@@ -34,9 +48,10 @@ impl EmulatedModel {
         Duration::from_secs_f64(self.profile.at(batch.rows().len()) / 1e3)
     }
 
-    /// The outputs of a step.
-    pub fn compute(&mut self, batch: &Batch, outputs: &mut Vec<RowOutput>) {
-        outputs.clear();
+    /// The outputs of a step: all signals that an emulated model has, whatever was asked for. The entropy is uniform
+    /// between 0 and 1; the largest logits fall evenly, with the steepness that a uniform draw gives.
+    pub fn compute(&mut self, batch: &Batch, output: &mut StepOutput) {
+        output.clear();
         for row in batch.rows() {
             let blocks = batch.blocks(row);
             let slot = |position: usize| {
@@ -48,9 +63,10 @@ impl EmulatedModel {
                 self.kv[slot(position)] = hash;
             }
             if row.sample {
-                let token = (hash % u64::from(self.vocab)) as u32;
-                let entropy = draw_unit(hash, 0, 0, Purpose::Sample) as f32;
-                outputs.push(RowOutput { token, signals: Signals { entropy } });
+                let unit = draw_unit(hash, 0, 0, Purpose::Sample) as f32;
+                output.tokens.push((hash % u64::from(self.vocab)) as u32);
+                output.softmax.push(Softmax { entropy: unit, log_sum_exp: 12.0 });
+                output.top.extend((0..TOP).map(|rank| (10.0 - 4.0 * unit * rank as f32, rank)));
             }
         }
     }
@@ -61,9 +77,9 @@ impl EmulatedModel {
 pub struct EmulatedRunner(pub EmulatedModel);
 
 impl ModelRunner for EmulatedRunner {
-    fn forward(&mut self, batch: &Batch, outputs: &mut Vec<RowOutput>) -> Result<(), RunnerError> {
+    fn forward(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), RunnerError> {
         let end = Instant::now() + self.0.latency(batch);
-        self.0.compute(batch, outputs);
+        self.0.compute(batch, output);
         wait_until(end);
         Ok(())
     }
@@ -84,8 +100,8 @@ fn wait_until(end: Instant) {
 
 /// Without the time, for tests and reference loops.
 impl ModelRunner for EmulatedModel {
-    fn forward(&mut self, batch: &Batch, outputs: &mut Vec<RowOutput>) -> Result<(), RunnerError> {
-        self.compute(batch, outputs);
+    fn forward(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), RunnerError> {
+        self.compute(batch, output);
         Ok(())
     }
 }

@@ -3,22 +3,27 @@
 mod candle;
 mod emulated;
 mod native;
+mod output;
 pub(crate) mod sampler;
 
 pub use candle::CandleRunner;
+pub(crate) use emulated::missing_signal;
 pub use emulated::{EmulatedModel, EmulatedRunner};
 pub use native::NativeRunner;
+pub use output::{Softmax, StepOutput};
 
-use crate::routing::Signals;
+use crate::routing::SignalNeeds;
 use crate::scheduler::Batch;
 
-/// Result of one row that asked for a next token.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RowOutput {
-    /// The candidate token, chosen as the request's sampling parameters say.
-    pub token: u32,
-    /// Signals that the routing policy needs.
-    pub signals: Signals,
+/// What a runner needs to know besides its model.
+#[derive(Debug, Clone, Default)]
+pub struct RunnerOptions {
+    /// Signals that the routing policy reads.
+    pub needs: SignalNeeds,
+    /// Tokens that end a sequence.
+    pub eos: Vec<u32>,
+    /// Blocks of the KV cache, and positions per block.
+    pub kv: (usize, usize),
 }
 
 /// A forward pass failed.
@@ -38,7 +43,7 @@ pub enum RunnerError {
 /// A row's result must not depend on the other rows of the batch, nor on how its prompt was cut into chunks: greedy
 /// output then cannot depend on scheduling (invariant 6).
 pub trait ModelRunner: Send {
-    /// Runs one step. Stores keys and values of every new token in the row's blocks; replaces `outputs` by one entry
-    /// per row with `sample` set, in order.
-    fn forward(&mut self, batch: &Batch, outputs: &mut Vec<RowOutput>) -> Result<(), RunnerError>;
+    /// Runs one step. Stores keys and values of every new token in the row's blocks; replaces `output` by candidates and
+    /// signals of the rows with `sample` set, in order.
+    fn forward(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), RunnerError>;
 }

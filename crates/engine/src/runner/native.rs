@@ -7,14 +7,13 @@ use candle_core::DType;
 use candle_core::quantized::GgmlDType;
 use tokenrouter_kernels::{
     BlockKind, Decoder, DecoderConfig, Isa, KvCache, LayerWeights, PackedMatrix, Pool, RowInput, SignalSet, StepNeeds,
-    StepOutput,
 };
 
-use super::sampler::sample;
-use super::{ModelRunner, RowOutput, RunnerError};
+use super::sampler::{Candidates, Sampler};
+use super::{ModelRunner, RunnerError, RunnerOptions, Softmax, StepOutput};
 use crate::config::WeightDtype;
 use crate::model::{Arch, Family, ModelError, Slot, StoredTensor, Weights};
-use crate::routing::{SignalNeeds, Signals};
+use crate::routing::SignalNeeds;
 use crate::scheduler::Batch;
 
 /// Runs a model on the CPU kernels, with its KV cache.
@@ -24,19 +23,21 @@ pub struct NativeRunner {
     kv: KvCache,
     needs: SignalNeeds,
     vocab: usize,
-    output: StepOutput,
+    d_model: usize,
+    sampler: Sampler,
+    step: tokenrouter_kernels::StepOutput,
 }
 
 impl NativeRunner {
-    /// Loads and repacks the weights; the cache has `blocks` blocks of `block_size` positions.
+    /// Loads and repacks the weights.
     pub fn load(
         arch: &Arch,
         weights: &Weights,
         dtype: WeightDtype,
-        needs: SignalNeeds,
-        (blocks, block_size): (usize, usize),
+        options: &RunnerOptions,
         pool: Pool,
     ) -> Result<Self, ModelError> {
+        let (blocks, block_size) = options.kv;
         let path = weights.path();
         let failed = |error: tokenrouter_kernels::Error| ModelError::invalid(path, error.to_string());
         let kv = KvCache::new(arch.layers.len(), arch.kv_heads, arch.head_dim, blocks, block_size).map_err(failed)?;
@@ -62,7 +63,15 @@ impl NativeRunner {
         };
         let norm = loader.vector(Slot::FinalNorm, arch.d_model)?;
         let decoder = Decoder::new(config, (Isa::detect(), pool), embedding, layers, norm, head).map_err(failed)?;
-        Ok(Self { decoder, kv, needs, vocab: arch.vocab, output: StepOutput::default() })
+        Ok(Self {
+            decoder,
+            kv,
+            needs: options.needs,
+            vocab: arch.vocab,
+            d_model: arch.d_model,
+            sampler: Sampler::new(options.eos.clone()),
+            step: tokenrouter_kernels::StepOutput::default(),
+        })
     }
 
     /// One step: logits `[rows that sample, vocab]`, valid until the next step.
@@ -77,22 +86,38 @@ impl NativeRunner {
                 sample: row.sample,
             })
             .collect();
-        let signals = SignalSet { softmax: self.needs.entropy, top_k: 0 };
-        self.decoder.forward(&rows, &mut self.kv, StepNeeds { signals, ..StepNeeds::default() }, &mut self.output)?;
-        Ok(&self.output.logits)
+        let needs = StepNeeds {
+            hidden: self.needs.hidden,
+            signals: SignalSet { softmax: self.needs.softmax, top_k: self.needs.top_logits },
+            extra_row: self.needs.extra_row,
+        };
+        self.decoder.forward(&rows, &mut self.kv, needs, &mut self.step)?;
+        Ok(&self.step.logits)
     }
 }
 
 impl ModelRunner for NativeRunner {
-    fn forward(&mut self, batch: &Batch, outputs: &mut Vec<RowOutput>) -> Result<(), RunnerError> {
-        outputs.clear();
+    fn forward(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), RunnerError> {
+        output.clear();
         self.logits(batch)?;
+        let step = &mut self.step;
         let rows = batch.rows().iter().filter(|row| row.sample);
-        let results = self.output.logits.chunks_exact(self.vocab).zip(&self.output.signals);
-        outputs.extend(rows.zip(results).map(|(row, (logits, signals))| RowOutput {
-            token: sample(logits, &row.request, row.position()),
-            signals: Signals { entropy: signals.entropy },
-        }));
+        for ((row, logits), signals) in rows.zip(step.logits.chunks_exact_mut(self.vocab)).zip(&step.signals) {
+            let candidates = Candidates { logits, argmax: Some(signals.argmax), history: batch.history(row) };
+            output.tokens.push(self.sampler.sample(candidates, &row.request, row.position()));
+            if self.needs.softmax {
+                output.softmax.push(Softmax { entropy: signals.entropy, log_sum_exp: signals.log_sum_exp });
+            }
+        }
+        std::mem::swap(&mut output.top, &mut step.top);
+        std::mem::swap(&mut output.hidden, &mut step.hidden);
+        std::mem::swap(&mut output.extra, &mut step.extra);
+        if self.needs.embedding {
+            output.embedding.resize(output.tokens.len() * self.d_model, 0.0);
+            for (token, out) in output.tokens.iter().zip(output.embedding.chunks_exact_mut(self.d_model)) {
+                self.decoder.embedding_row(*token, out)?;
+            }
+        }
         Ok(())
     }
 }

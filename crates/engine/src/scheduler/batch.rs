@@ -20,6 +20,7 @@ pub struct Row {
     pub sample: bool,
     tokens: Range<usize>,
     blocks: Range<usize>,
+    history: Range<usize>,
 }
 
 impl Row {
@@ -36,6 +37,7 @@ pub struct Batch {
     rows: Vec<Row>,
     tokens: Vec<u32>,
     blocks: Vec<BlockId>,
+    history: Vec<u32>,
 }
 
 impl Batch {
@@ -54,24 +56,36 @@ impl Batch {
         &self.blocks[row.blocks.clone()]
     }
 
+    /// Prompt and committed tokens of a row whose next token depends on them ([`SamplingParams::has_penalties`]),
+    /// otherwise empty.
+    ///
+    /// [`SamplingParams::has_penalties`]: crate::SamplingParams::has_penalties
+    pub fn history(&self, row: &Row) -> &[u32] {
+        &self.history[row.history.clone()]
+    }
+
     /// New tokens of all rows together.
     pub fn total_tokens(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Adds a row with its new tokens, which begin at position `start`.
+    /// Adds a row for the positions `new` of `log`, which is the row's prompt and committed tokens. It asks for a next
+    /// token when it reaches the end of the log.
     pub fn push(
         &mut self,
         id: RequestId,
         request: &Arc<Request>,
-        (start, new): (usize, &[u32]),
+        (log, new): (&[u32], Range<usize>),
         blocks: &[BlockId],
-        sample: bool,
     ) {
         debug_assert!(!new.is_empty());
-        let (token, block) = (self.tokens.len(), self.blocks.len());
-        self.tokens.extend_from_slice(new);
+        let (start, sample) = (new.start, new.end == log.len());
+        let (token, block, history) = (self.tokens.len(), self.blocks.len(), self.history.len());
+        self.tokens.extend_from_slice(&log[new]);
         self.blocks.extend_from_slice(blocks);
+        if sample && request.sampling.has_penalties() {
+            self.history.extend_from_slice(log);
+        }
         self.rows.push(Row {
             id,
             request: Arc::clone(request),
@@ -79,6 +93,7 @@ impl Batch {
             sample,
             tokens: token..self.tokens.len(),
             blocks: block..self.blocks.len(),
+            history: history..self.history.len(),
         });
     }
 
@@ -87,5 +102,6 @@ impl Batch {
         self.rows.clear();
         self.tokens.clear();
         self.blocks.clear();
+        self.history.clear();
     }
 }

@@ -9,9 +9,10 @@ use super::message::{Action, ActiveCount, Event, Handoff, Next, PeerBody, PeerMe
 use super::stats::ModelStats;
 use super::threshold::ThresholdTable;
 use crate::kv::{BlockId, BlockPool};
-use crate::request::{FinishReason, ModelIndex, Request, RequestId, RequestStats};
-use crate::routing::{Candidate, Decision, RoutingPolicy, RowView};
-use crate::runner::RowOutput;
+use crate::request::{FinishReason, ModelIndex, Request, RequestId, RequestStats, StepRecord};
+use crate::routing::{BatchView, Candidate, Decision, RequestState, RoutingPolicy, Row};
+use crate::runner::StepOutput;
+use crate::tokenizer::TokenTexts;
 
 /// What a core needs to know once.
 #[derive(Debug, Clone)]
@@ -40,6 +41,8 @@ pub struct CoreConfig {
     pub block_size: usize,
     /// Token ids that end a sequence.
     pub eos: Vec<u32>,
+    /// Text of every token, for stop texts; absent when the models are emulated.
+    pub texts: Option<Arc<TokenTexts>>,
 }
 
 /// Where a request is, seen from one model (invariant 3: exactly one model has it in `Ready` or `Running`, or it is on
@@ -68,13 +71,16 @@ pub(super) struct Sequence {
     pub(super) known: Vec<usize>,
     pub(super) stats: RequestStats,
     pub(super) cancelled: bool,
+    state: RequestState,
+    /// Steps here since the request came, and tokens that they committed.
+    visit_steps: u32,
+    visit_tokens: u32,
+    /// Steps since the last commit, anywhere.
+    fruitless: u32,
 }
 
-impl Sequence {
-    fn committed(&self) -> usize {
-        self.log.len() - self.request.prompt.len()
-    }
-}
+/// Steps without a commit after which a request is ended: a policy that drops every candidate would go on for ever.
+pub(crate) const MAX_FRUITLESS: u32 = 32;
 
 /// The scheduler of one subserver: handoff-resume, delayed batching and admission as a state machine.
 ///
@@ -96,7 +102,8 @@ pub struct Core {
     pub(super) running: bool,
     /// Ids popped from `ready` that could not join the batch; kept to avoid an allocation per step.
     passed_over: Vec<RequestId>,
-    decisions: Vec<Decision>,
+    /// Rows of the step that is being finished; kept to avoid an allocation per step.
+    views: Vec<Row>,
     stats: ModelStats,
 }
 
@@ -118,7 +125,7 @@ impl Core {
             batch: Batch::default(),
             running: false,
             passed_over: Vec::new(),
-            decisions: Vec::new(),
+            views: Vec::new(),
             stats,
         }
     }
@@ -207,37 +214,30 @@ impl Core {
         Next::Launch
     }
 
-    /// The running batch is done; `outputs` has one entry per row that asked for a token, in order. `took` is the time
-    /// of the step.
-    pub fn step_done(&mut self, now: Duration, took: Duration, outputs: &[RowOutput], actions: &mut Vec<Action>) {
+    /// The running batch is done; `output` has one entry per row that asked for a token, in order. `took` is the time of
+    /// the step.
+    pub fn step_done(&mut self, now: Duration, took: Duration, output: &StepOutput, actions: &mut Vec<Action>) {
         assert!(std::mem::take(&mut self.running), "a step ended that was not launched");
         let batch = std::mem::take(&mut self.batch);
         self.stats.record_time(batch.rows().len(), batch.total_tokens(), took);
-        let mut decisions = std::mem::take(&mut self.decisions);
-        let sampled = || batch.rows().iter().filter(|row| row.sample);
-        assert_eq!(outputs.len(), sampled().count(), "one output per sampled row");
-        let views: Vec<RowView<'_>> = sampled().zip(outputs).map(|(row, output)| self.view(row, output)).collect();
-        self.policy.route(&views, &mut decisions);
-        assert_eq!(decisions.len(), views.len(), "one decision per row");
-        let mut routed = views.iter().zip(&decisions);
+        let mut views = std::mem::take(&mut self.views);
+        for (row, token) in batch.rows().iter().filter(|row| row.sample).zip(&output.tokens) {
+            views.push(self.view(row, *token));
+        }
+        self.policy.route(&mut BatchView::new(&mut views, output));
+        let mut routed = views.drain(..);
         for row in batch.rows() {
+            let view = if row.sample { routed.next() } else { None };
             let sequence = self.sequences.get_mut(&row.id).expect("a running request has state");
             sequence.computed = row.start + batch.tokens(row).len();
-            if sequence.cancelled {
-                if row.sample {
-                    routed.next();
-                }
-                self.finish(now, row.id, FinishReason::Cancelled, actions);
-            } else if row.sample {
-                let (view, decision) = routed.next().expect("one decision per sampled row");
-                self.apply(now, view, *decision, actions);
-            } else {
-                self.make_ready(now, row.id);
+            match view {
+                _ if sequence.cancelled => self.finish(now, row.id, FinishReason::Cancelled, actions),
+                Some(view) => self.apply(now, view, actions),
+                None => self.make_ready(now, row.id),
             }
         }
-        drop(views);
-        decisions.clear();
-        self.decisions = decisions;
+        drop(routed);
+        self.views = views;
         self.batch = batch;
         self.batch.clear();
         self.admit(now, actions);
@@ -254,15 +254,21 @@ impl Core {
         self.admit(now, actions);
     }
 
-    fn view<'a>(&self, row: &super::batch::Row, output: &'a RowOutput) -> RowView<'a> {
-        RowView {
+    fn view(&mut self, row: &super::batch::Row, token: u32) -> Row {
+        let sequence = self.sequences.get_mut(&row.id).expect("a running request has state");
+        Row {
             request: row.id,
             seed: row.request.sampling.seed,
             key: row.request.key,
             model: self.config.model,
+            prompt_tokens: row.request.prompt.len(),
             position: row.position(),
-            candidate: output.token,
-            signals: &output.signals,
+            candidate: token,
+            visit_steps: sequence.visit_steps,
+            visit_tokens: sequence.visit_tokens,
+            state: std::mem::take(&mut sequence.state),
+            score: f32::NAN,
+            decision: Decision::Stay,
         }
     }
 
@@ -301,14 +307,7 @@ impl Core {
             }
             budget -= take;
             let end = sequence.computed + take;
-            let new = &sequence.log[sequence.computed..end];
-            self.batch.push(
-                id,
-                &sequence.request,
-                (sequence.computed, new),
-                &sequence.blocks,
-                end == sequence.log.len(),
-            );
+            self.batch.push(id, &sequence.request, (&sequence.log, sequence.computed..end), &sequence.blocks);
             if let Place::Ready(since) = sequence.place {
                 let waited = now.saturating_sub(since);
                 sequence.stats.admission_wait += waited;
@@ -326,46 +325,75 @@ impl Core {
     }
 
     /// Commits or drops the candidate and moves the request on.
-    fn apply(&mut self, now: Duration, view: &RowView<'_>, decision: Decision, actions: &mut Vec<Action>) {
-        let id = view.request;
-        let to = match decision {
-            Decision::Switch(to) if to < self.config.models && to != self.config.model => Some(to),
-            Decision::Switch(to) if to == self.config.model => None,
-            Decision::Switch(to) => {
+    fn apply(&mut self, now: Duration, mut view: Row, actions: &mut Vec<Action>) {
+        let (id, here) = (view.request, self.config.model);
+        let (to, commit) = match std::mem::replace(&mut view.decision, Decision::Stay) {
+            Decision::Switch(to) if to >= self.config.models => {
                 let message = format!("{id}: the routing policy chose model {to}, there are {}", self.config.models);
-                self.finish(now, id, FinishReason::Error(message), actions);
-                return;
+                return self.finish(now, id, FinishReason::Error(message), actions);
             }
-            Decision::Stay => None,
+            Decision::Switch(to) if to != here => (Some(to), self.policy.send(&mut view, to) == Candidate::Commit),
+            Decision::Switch(_) | Decision::Stay => (Some(here), true),
+            Decision::Retry => (Some(here), false),
+            Decision::Finish => (None, true),
+            Decision::Fail(message) => return self.finish(now, id, FinishReason::Error(message), actions),
         };
-        let commit = to.is_none_or(|to| self.policy.send(view, to) == Candidate::Commit);
-        if commit && let Some(reason) = self.commit(id, view.candidate, actions) {
-            self.stats.finished += 1;
-            self.finish(now, id, reason, actions);
-            return;
+        let sequence = self.sequences.get_mut(&id).expect("a running request has state");
+        sequence.state = std::mem::take(&mut view.state);
+        sequence.visit_steps += 1;
+        sequence.fruitless = if commit { 0 } else { sequence.fruitless + 1 };
+        if sequence.fruitless > MAX_FRUITLESS {
+            let position = view.position;
+            let message = format!("{id}: {MAX_FRUITLESS} candidates in a row were dropped at position {position}");
+            return self.finish(now, id, FinishReason::Error(message), actions);
         }
-        self.stats.record_transition(to.unwrap_or(self.config.model), commit);
-        match to {
-            None => self.make_ready(now, id),
-            Some(to) => self.hand_off(id, to, actions),
+        let end = if commit { self.commit(id, view.candidate) } else { None };
+        let end = end.or_else(|| to.is_none().then_some(FinishReason::Length));
+        self.report(&view, commit, to.filter(|_| end.is_none()), actions);
+        match (end, to) {
+            (Some(reason), _) => {
+                self.stats.finished += 1;
+                self.finish(now, id, reason, actions);
+            }
+            (None, Some(to)) => {
+                self.stats.record_transition(to, commit);
+                if to != here {
+                    self.hand_off(id, to, actions);
+                } else {
+                    if !commit {
+                        // The same position again: the last token is fed once more, over its own keys and values.
+                        self.sequences.get_mut(&id).expect("a request here has state").computed -= 1;
+                    }
+                    self.make_ready(now, id);
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// Tells the client what the step did.
+    fn report(&self, view: &Row, committed: bool, to: Option<ModelIndex>, actions: &mut Vec<Action>) {
+        let (id, token) = (view.request, view.candidate);
+        if self.sequences.get(&id).is_some_and(|sequence| sequence.request.trace) {
+            let score = (!view.score.is_nan()).then_some(view.score);
+            let record = StepRecord { position: view.position, model: self.config.model, token, committed, to, score };
+            actions.push(Action::Step(id, record));
+        }
+        if committed {
+            actions.push(Action::Emit(id, token));
         }
     }
 
     /// Appends a token to the committed stream; says whether that ends the request.
-    fn commit(&mut self, id: RequestId, token: u32, actions: &mut Vec<Action>) -> Option<FinishReason> {
+    fn commit(&mut self, id: RequestId, token: u32) -> Option<FinishReason> {
         let sequence = self.sequences.get_mut(&id).expect("a running request has state");
         sequence.log.push(token);
         sequence.known[self.config.model] = sequence.log.len();
         sequence.stats.tokens_by_model[self.config.model] += 1;
-        actions.push(Action::Emit(id, token));
-        let sampling = &sequence.request.sampling;
-        let stops =
-            sampling.stop_token_ids.contains(&token) || (!sampling.ignore_eos && self.config.eos.contains(&token));
-        if stops {
-            Some(FinishReason::Stop)
-        } else {
-            (sequence.committed() >= sampling.max_tokens).then_some(FinishReason::Length)
-        }
+        sequence.visit_tokens += 1;
+        let request = &sequence.request;
+        let committed = &sequence.log[request.prompt.len()..];
+        request.sampling.finish_after(committed, &self.config.eos, self.config.texts.as_deref())
     }
 
     fn make_ready(&mut self, now: Duration, id: RequestId) {
@@ -382,6 +410,7 @@ impl Core {
     fn hand_off(&mut self, id: RequestId, to: ModelIndex, actions: &mut Vec<Action>) {
         let sequence = self.sequences.get_mut(&id).expect("a running request has state");
         sequence.stats.handoffs += 1;
+        self.stats.record_run(sequence.visit_steps);
         sequence.hop += 1;
         sequence.place = Place::Pending(to);
         let start = sequence.known[to].max(sequence.request.prompt.len());
@@ -395,6 +424,8 @@ impl Core {
             delta,
             known: sequence.known.clone(),
             stats: std::mem::take(&mut sequence.stats),
+            state: std::mem::take(&mut sequence.state),
+            fruitless: sequence.fruitless,
         };
         actions.push(self.send(to, PeerBody::Handoff(handoff)));
     }
@@ -412,6 +443,9 @@ impl Core {
         sequence.hop = handoff.hop;
         sequence.known = handoff.known;
         sequence.stats = handoff.stats;
+        sequence.state = handoff.state;
+        sequence.fruitless = handoff.fruitless;
+        (sequence.visit_steps, sequence.visit_tokens) = (0, 0);
         if sequence.cancelled {
             self.finish(now, id, FinishReason::Cancelled, actions);
         } else {
@@ -433,6 +467,10 @@ impl Sequence {
             known: vec![0; models],
             stats: RequestStats { tokens_by_model: vec![0; models], ..RequestStats::default() },
             cancelled: false,
+            state: RequestState::default(),
+            visit_steps: 0,
+            visit_tokens: 0,
+            fruitless: 0,
         }
     }
 }

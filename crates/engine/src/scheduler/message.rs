@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::request::{FinishReason, ModelIndex, Request, RequestId, RequestStats};
+use crate::request::{FinishReason, ModelIndex, Request, RequestId, RequestStats, StepRecord};
+use crate::routing::RequestState;
 
 /// The number of active requests, as last told by the entry model. A larger version is newer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub struct ActiveCount {
 }
 
 /// A message from one subserver to another. The active count rides on every one.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct PeerMessage {
     /// Sender.
     pub from: ModelIndex,
@@ -26,7 +27,7 @@ pub struct PeerMessage {
 }
 
 /// Content of a [`PeerMessage`].
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub enum PeerBody {
     /// The request moves to the receiver.
     Handoff(Handoff),
@@ -39,7 +40,7 @@ pub enum PeerBody {
 }
 
 /// A request on its way to another model, with everything that model needs and does not have.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Handoff {
     /// The request.
     pub id: RequestId,
@@ -55,6 +56,10 @@ pub struct Handoff {
     pub known: Vec<usize>,
     /// Counters that travel with the request.
     pub stats: RequestStats,
+    /// What the routing policy keeps of it.
+    pub state: RequestState,
+    /// Steps since the last commit.
+    pub fruitless: u32,
 }
 
 /// Something that happened to a scheduler core.
@@ -73,6 +78,8 @@ pub enum Event {
 pub enum Action {
     /// Deliver to a peer, in order per peer.
     Send(ModelIndex, PeerMessage),
+    /// A step, for the client of a request with a trace; before the token that it committed.
+    Step(RequestId, StepRecord),
     /// A committed token for the client.
     Emit(RequestId, u32),
     /// The request ended; sent by the entry model, once, after the last token.

@@ -10,6 +10,7 @@ mod stats;
 mod threshold;
 
 pub use batch::{Batch, Row};
+pub(crate) use core::MAX_FRUITLESS;
 pub use core::{Core, CoreConfig};
 pub use message::{Action, ActiveCount, Event, Handoff, Next, PeerBody, PeerMessage};
 pub use stats::ModelStats;

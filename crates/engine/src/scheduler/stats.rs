@@ -6,6 +6,9 @@ use serde::Serialize;
 
 use crate::request::ModelIndex;
 
+/// Visits longer than this are counted together.
+const LONGEST_RUN: usize = 1024;
+
 /// What one model did so far. Sums only, so that differences of two snapshots describe an interval.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ModelStats {
@@ -33,11 +36,21 @@ pub struct ModelStats {
     pub committed: Vec<u64>,
     /// Steps after which a request ended; they count in neither of the above.
     pub finished: u64,
+    /// `runs[n]`: visits of `n` steps that ended with a switch; the last entry is for all longer ones.
+    pub runs: Vec<u64>,
 }
 
 impl ModelStats {
     pub(super) fn new(models: usize) -> Self {
         Self { transitions: vec![0; models], committed: vec![0; models], ..Self::default() }
+    }
+
+    pub(super) fn record_run(&mut self, steps: u32) {
+        let steps = (steps as usize).min(LONGEST_RUN);
+        if self.runs.len() <= steps {
+            self.runs.resize(steps + 1, 0);
+        }
+        self.runs[steps] += 1;
     }
 
     pub(super) fn record_launch(&mut self, rows: usize, fed: usize) {
@@ -89,6 +102,7 @@ impl ModelStats {
             transitions: zip(&self.transitions, &earlier.transitions),
             committed: zip(&self.committed, &earlier.committed),
             finished: self.finished - earlier.finished,
+            runs: zip(&self.runs, &earlier.runs),
         }
     }
 

@@ -16,11 +16,11 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{ApiError, App, MODEL_ID, unix_time};
 use crate::engine::{Engine, TokenStream};
-use crate::request::{FinishReason, Request, RequestStats, SamplingParams, StreamEvent};
+use crate::request::{FinishReason, Request, RequestStats, SamplingParams, StepRecord, StreamEvent};
 use crate::tokenizer::{ChatMessage, StreamDecoder};
 
 /// Fields that are understood.
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 21] = [
     "model",
     "messages",
     "max_tokens",
@@ -28,6 +28,13 @@ const FIELDS: [&str; 14] = [
     "temperature",
     "top_p",
     "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "min_tokens",
+    "stop",
+    "routing",
     "seed",
     "stream",
     "stream_options",
@@ -47,6 +54,8 @@ struct Body {
     seeded: bool,
     stream: bool,
     include_usage: bool,
+    /// Every step is reported (`routing: {trace: true}`).
+    trace: bool,
 }
 
 impl Body {
@@ -80,6 +89,12 @@ impl Body {
                 temperature: float(fields, "temperature")?.unwrap_or(1.0),
                 top_p: float(fields, "top_p")?.unwrap_or(defaults.top_p),
                 top_k: integer(fields, "top_k")?.unwrap_or(0) as usize,
+                min_p: float(fields, "min_p")?.unwrap_or(defaults.min_p),
+                repetition_penalty: float(fields, "repetition_penalty")?.unwrap_or(defaults.repetition_penalty),
+                presence_penalty: float(fields, "presence_penalty")?.unwrap_or(defaults.presence_penalty),
+                frequency_penalty: float(fields, "frequency_penalty")?.unwrap_or(defaults.frequency_penalty),
+                min_tokens: integer(fields, "min_tokens")?.unwrap_or(0) as usize,
+                stop: texts(fields, "stop")?,
                 seed: integer(fields, "seed")?.unwrap_or(0),
                 max_tokens: max_tokens.map_or(DEFAULT_MAX_TOKENS, |value| value as usize),
                 ignore_eos: boolean(fields, "ignore_eos")?,
@@ -87,6 +102,7 @@ impl Body {
                     .map_err(|error| ApiError::bad_request(format!("field `stop_token_ids`: {error}")))?
                     .unwrap_or_default(),
             },
+            trace: trace(fields)?,
             seeded: integer(fields, "seed")?.is_some(),
             stream: boolean(fields, "stream")?,
             include_usage: fields.get("stream_options").is_some_and(|options| options["include_usage"] == json!(true)),
@@ -99,6 +115,33 @@ fn integer(fields: &Map<String, Value>, name: &str) -> Result<Option<u64>, ApiEr
         None | Some(Value::Null) => Ok(None),
         Some(value) => value.as_u64().map(Some).ok_or_else(|| {
             ApiError::bad_request(format!("field `{name}` is `{value}`, it must be an integer, 0 or more"))
+        }),
+    }
+}
+
+/// `routing: {trace: true}`.
+fn trace(fields: &Map<String, Value>) -> Result<bool, ApiError> {
+    match fields.get("routing") {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Object(options)) => match options.keys().find(|key| *key != "trace") {
+            Some(key) => {
+                Err(ApiError::bad_request(format!("field `routing.{key}` is not supported, supported is `trace`")))
+            }
+            None => boolean(options, "trace"),
+        },
+        Some(value) => Err(ApiError::bad_request(format!(
+            "field `routing` is `{value}`, it must be an object such as {{\"trace\": true}}"
+        ))),
+    }
+}
+
+/// A text, or a list of texts.
+fn texts(fields: &Map<String, Value>, name: &str) -> Result<Vec<String>, ApiError> {
+    match fields.get(name) {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::String(text)) => Ok(vec![text.clone()]),
+        Some(value) => serde_json::from_value(value.clone()).map_err(|_| {
+            ApiError::bad_request(format!("field `{name}` is `{value}`, it must be a text or a list of texts"))
         }),
     }
 }
@@ -136,12 +179,14 @@ pub(super) async fn completions(
     let prompt_tokens = prompt.len();
     // A given seed makes an answer repeatable; without one, equal requests draw differently.
     let key = if body.seeded { 0 } else { app.requests.fetch_add(1, Ordering::Relaxed) + 1 };
-    let stream = engine.generate(Request { prompt, sampling: body.sampling, key })?;
+    let decoder = text.stream(&body.sampling.stop);
+    let stream = engine.generate(Request { prompt, sampling: body.sampling, key, trace: body.trace })?;
     let answer = Answer {
         id: format!("chatcmpl-{}", stream.id().0),
         created: unix_time(),
         prompt_tokens,
-        decoder: text.stream(),
+        decoder,
+        steps: body.trace.then(Vec::new),
         stream,
         engine: Arc::clone(engine),
         deadline: Instant::now() + Duration::from_secs(app.config.request_timeout_s),
@@ -174,6 +219,8 @@ struct Answer {
     engine: Arc<Engine>,
     deadline: Instant,
     include_usage: bool,
+    /// Steps that have not been reported yet, when they are wanted.
+    steps: Option<Vec<Value>>,
     phase: Phase,
 }
 
@@ -182,6 +229,10 @@ impl Answer {
     async fn advance(&mut self) -> Result<Result<String, (FinishReason, RequestStats)>, ApiError> {
         let timeout = |_| ApiError::new(StatusCode::GATEWAY_TIMEOUT, "timeout", "the request took too long".into());
         match timeout_at(self.deadline, self.stream.next()).await.map_err(timeout)? {
+            Some(StreamEvent::Step(record)) => {
+                self.note(&record);
+                Ok(Ok(String::new()))
+            }
             Some(StreamEvent::Token(token)) => {
                 let piece = self.decoder.push(token.id);
                 Ok(Ok(piece.map_err(|error| internal(error.to_string()))?))
@@ -201,12 +252,31 @@ impl Answer {
             }
         };
         content.push_str(&self.decoder.finish().map_err(|error| internal(error.to_string()))?);
-        Ok(json!({
+        let mut answer = json!({
             "id": self.id, "object": "chat.completion", "created": self.created, "model": MODEL_ID,
             "choices": [{"index": 0, "message": {"role": "assistant", "content": content}, "logprobs": null,
                          "finish_reason": reason.as_str()}],
             "usage": self.usage(&stats),
-        }))
+        });
+        self.add_steps(&mut answer);
+        Ok(answer)
+    }
+
+    fn note(&mut self, record: &StepRecord) {
+        let names = self.engine.model_names();
+        let text = self.engine.text().and_then(|text| text.decode(&[record.token]).ok());
+        let step = json!({
+            "position": record.position, "model": names[record.model], "token": record.token, "text": text,
+            "committed": record.committed, "to": record.to.map(|to| &names[to]), "score": record.score,
+        });
+        self.steps.get_or_insert_default().push(step);
+    }
+
+    /// Reports the steps since the last report.
+    fn add_steps(&mut self, answer: &mut Value) {
+        if let Some(steps) = &mut self.steps {
+            answer["routing"] = json!({"steps": std::mem::take(steps)});
+        }
     }
 
     fn usage(&self, stats: &RequestStats) -> Value {
@@ -227,14 +297,13 @@ impl Answer {
         })
     }
 
-    fn chunk(&self, delta: &Value, finish: Option<&str>) -> Event {
-        Event::default().data(
-            json!({
-                "id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": MODEL_ID,
-                "choices": [{"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish}],
-            })
-            .to_string(),
-        )
+    fn chunk(&mut self, delta: &Value, finish: Option<&str>) -> Event {
+        let mut chunk = json!({
+            "id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": MODEL_ID,
+            "choices": [{"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish}],
+        });
+        self.add_steps(&mut chunk);
+        Event::default().data(chunk.to_string())
     }
 
     fn into_events(self) -> impl tokio_stream::Stream<Item = Event> {

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::keyed::{Purpose, draw_unit};
-use crate::request::{CommittedToken, FinishReason, ModelIndex, Request, RequestId, RequestStats};
+use crate::request::{CommittedToken, FinishReason, ModelIndex, Request, RequestId, RequestStats, StepRecord};
 use crate::routing::RoutingPolicy;
-use crate::runner::{EmulatedModel, RowOutput};
+use crate::runner::{EmulatedModel, StepOutput};
 use crate::scheduler::{Action, Core, CoreConfig, Event, Next, PeerMessage};
 
 /// Delay of messages between subservers. Messages of one link stay in order.
@@ -37,6 +37,8 @@ impl LinkDelay {
 pub struct Outcome {
     /// Committed tokens with the time of their commit.
     pub tokens: Vec<(Duration, CommittedToken)>,
+    /// All steps, if the request asked for a trace.
+    pub steps: Vec<StepRecord>,
     /// The end, when it has come.
     pub finish: Option<(Duration, FinishReason, RequestStats)>,
 }
@@ -55,7 +57,7 @@ enum Happening {
 pub struct Simulator {
     cores: Vec<Core>,
     models: Vec<EmulatedModel>,
-    outputs: Vec<Vec<RowOutput>>,
+    outputs: Vec<StepOutput>,
     /// The wake-up that is already scheduled for each model.
     wakes: Vec<Option<Duration>>,
     entry: ModelIndex,
@@ -81,7 +83,7 @@ impl Simulator {
         assert_eq!(configs.len(), models.len());
         let entry = configs[0].entry;
         let wakes = vec![None; models.len()];
-        let outputs = models.iter().map(|_| Vec::new()).collect();
+        let outputs = models.iter().map(|_| StepOutput::default()).collect();
         let cores = configs.into_iter().map(|config| Core::new(config, Arc::clone(policy))).collect();
         Self {
             cores,
@@ -207,6 +209,9 @@ impl Simulator {
                     let time = *link;
                     self.note_departure(&message);
                     self.schedule(time, Happening::Deliver(to, message));
+                }
+                Action::Step(id, record) => {
+                    self.outcomes.get_mut(&id).expect("steps of a known request").steps.push(record);
                 }
                 Action::Emit(id, token) => {
                     let outcome = self.outcomes.get_mut(&id).expect("tokens of a known request");

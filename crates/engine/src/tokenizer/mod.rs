@@ -3,6 +3,7 @@
 mod chat;
 mod from_gguf;
 mod stream;
+mod texts;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use tokenizers::Tokenizer;
 
 pub use chat::{ChatMessage, ChatTemplate};
 pub use stream::StreamDecoder;
+pub use texts::TokenTexts;
 
 use crate::model::ModelError;
 
@@ -75,8 +77,14 @@ impl TextCodec {
     }
 
     /// A decoder that turns a growing token sequence into text, piece by piece.
-    pub fn stream(&self) -> StreamDecoder {
-        StreamDecoder::new(self.clone())
+    /// Its text ends before the first of the `stop` texts.
+    pub fn stream(&self, stop: &[String]) -> StreamDecoder {
+        StreamDecoder::new(self.clone(), stop)
+    }
+
+    /// The bytes of every token.
+    pub fn token_texts(&self) -> TokenTexts {
+        TokenTexts::of(&self.tokenizer)
     }
 
     /// The prompt text of a conversation, ready for the assistant's turn.

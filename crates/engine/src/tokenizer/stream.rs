@@ -1,44 +1,109 @@
-//! Incremental decoding: a piece of text is given out only when its bytes are complete.
+//! Incremental decoding: a piece of text is given out only when its bytes are complete, and when it cannot be the beginning
+//! of a stop text.
 
 use super::{TextCodec, TextError};
 
-/// Turns a growing token sequence into text pieces that never split a character.
+/// Turns a growing token sequence into text pieces that never split a character. Text ends before the first stop text.
 #[derive(Debug)]
 pub struct StreamDecoder {
     codec: TextCodec,
     ids: Vec<u32>,
     /// Tokens before this one are needed as context only.
     context: usize,
-    /// Tokens before this one have been given out.
-    given: usize,
+    /// Tokens before this one have been decoded.
+    decoded: usize,
+    stop: Stop,
 }
 
 impl StreamDecoder {
-    pub(super) fn new(codec: TextCodec) -> Self {
-        Self { codec, ids: Vec::new(), context: 0, given: 0 }
+    pub(super) fn new(codec: TextCodec, stop: &[String]) -> Self {
+        let stop = Stop { texts: stop.to_vec(), ..Stop::default() };
+        Self { codec, ids: Vec::new(), context: 0, decoded: 0, stop }
     }
 
     /// Takes a token; returns the text that became certain (possibly empty).
     pub fn push(&mut self, id: u32) -> Result<String, TextError> {
         self.ids.push(id);
-        self.advance(false)
+        let piece = self.advance(false)?;
+        Ok(self.stop.push(piece))
     }
 
     /// The rest, with U+FFFD for bytes that never became a character.
     pub fn finish(&mut self) -> Result<String, TextError> {
-        self.advance(true)
+        let piece = self.advance(true)?;
+        let mut text = self.stop.push(piece);
+        text.push_str(&std::mem::take(&mut self.stop.held));
+        Ok(text)
     }
 
     fn advance(&mut self, last: bool) -> Result<String, TextError> {
-        let before = self.codec.decode(&self.ids[self.context..self.given])?;
+        let before = self.codec.decode(&self.ids[self.context..self.decoded])?;
         let now = self.codec.decode(&self.ids[self.context..])?;
         if !last && now.ends_with('\u{fffd}') {
             return Ok(String::new());
         }
         let Some(piece) = now.strip_prefix(before.as_str()) else { return Ok(String::new()) };
         // Old context can go: byte-level decoding of a token depends on no more than an unfinished character before it.
-        self.context = self.given;
-        self.given = self.ids.len();
+        self.context = self.decoded;
+        self.decoded = self.ids.len();
         Ok(piece.to_owned())
+    }
+}
+
+/// Ends a text before the first stop text.
+#[derive(Debug, Default)]
+struct Stop {
+    texts: Vec<String>,
+    /// Text that may be the beginning of a stop text.
+    held: String,
+    found: bool,
+}
+
+impl Stop {
+    fn push(&mut self, piece: String) -> String {
+        if self.found || self.texts.is_empty() {
+            return if self.found { String::new() } else { piece };
+        }
+        self.held.push_str(&piece);
+        if let Some(at) = self.texts.iter().filter_map(|stop| self.held.find(stop)).min() {
+            self.found = true;
+            self.held.truncate(at);
+            return std::mem::take(&mut self.held);
+        }
+        let held = (0..self.held.len())
+            .filter(|at| self.held.is_char_boundary(*at))
+            .find(|at| self.texts.iter().any(|stop| stop.starts_with(&self.held[*at..])));
+        let rest = self.held.split_off(held.unwrap_or(self.held.len()));
+        std::mem::replace(&mut self.held, rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// In whatever pieces a text comes, what is given out is the text before the first stop, and nothing that is
+        /// given out has to be taken back.
+        #[test]
+        fn text_ends_before_the_first_stop(pieces in prop::collection::vec("[abé]{0,3}", 0..8), stops in
+            prop::collection::vec("[abé]{1,3}", 0..3)) {
+            let mut stop = Stop { texts: stops.clone(), ..Stop::default() };
+            let mut out: String = pieces.iter().map(|piece| stop.push(piece.clone())).collect();
+            out.push_str(&stop.held);
+            let whole = pieces.concat();
+            // The first end of a stop decides, as it does in the engine; of those ending there, the earliest begin.
+            let end = (1..=whole.len()).filter(|end| whole.is_char_boundary(*end)).find(|end| {
+                stops.iter().any(|s| whole[..*end].ends_with(s.as_str()))
+            });
+            match end {
+                None => prop_assert_eq!(out, whole),
+                Some(end) => {
+                    prop_assert!(whole.starts_with(&out) && out.len() < end);
+                    prop_assert!(stops.iter().any(|s| whole[out.len()..].starts_with(s.as_str())));
+                }
+            }
+        }
     }
 }

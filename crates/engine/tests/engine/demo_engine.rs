@@ -11,7 +11,7 @@ use tokenrouter_engine::model::{Decoder, ModelFiles};
 use tokenrouter_engine::reference::{self, ReferenceModel};
 use tokenrouter_engine::routing::SignalNeeds;
 use tokenrouter_engine::routing::registry::{self, SystemView};
-use tokenrouter_engine::runner::{CandleRunner, ModelRunner, NativeRunner};
+use tokenrouter_engine::runner::{CandleRunner, ModelRunner, NativeRunner, RunnerOptions};
 use tokenrouter_engine::{
     CommittedToken, Engine, FinishReason, Request, SamplingParams, StreamEvent, SubmitError, TokenStream,
 };
@@ -48,42 +48,51 @@ fn requests(count: usize, max_tokens: usize) -> Vec<Request> {
     let text = demo::files().text;
     let questions = ["What is 7 * 8?", "Name a prime above 90.", "Add 12 and 30.", "How many sides has a cube?"];
     (0..count)
-        .map(|i| Request {
-            prompt: text.encode(&format!("{} ({i})\nAnswer:", questions[i % questions.len()])).expect("encodes"),
-            sampling: SamplingParams { max_tokens, seed: 5, ..SamplingParams::default() },
-            key: i as u64,
+        .map(|i| {
+            let prompt = text.encode(&format!("{} ({i})\nAnswer:", questions[i % questions.len()])).expect("encodes");
+            let sampling = SamplingParams { max_tokens, seed: 5, ..SamplingParams::default() };
+            Request::new(prompt, sampling, i as u64)
         })
         .collect()
 }
 
-fn runner(model: &ModelConfig) -> Box<dyn ModelRunner> {
+fn runner(model: &ModelConfig, needs: SignalNeeds) -> Box<dyn ModelRunner> {
     let files = ModelFiles::open(model).expect("the demo model");
-    let needs = SignalNeeds { entropy: true };
+    let options = RunnerOptions { needs, eos: files.eos.clone(), kv: KV };
     match model.runner {
         RunnerKind::Native => {
             let pool = Pool::new(1, None).expect("a thread");
-            let runner = NativeRunner::load(&files.arch, &files.weights, model.dtype, needs, KV, pool);
+            let runner = NativeRunner::load(&files.arch, &files.weights, model.dtype, &options, pool);
             Box::new(runner.expect("loads"))
         }
         RunnerKind::Candle => {
             let decoder = Decoder::load(&files.arch, &files.weights, model.dtype, &Device::Cpu, KV).expect("loads");
-            Box::new(CandleRunner::new(decoder, needs, 1, None).expect("a thread"))
+            Box::new(CandleRunner::new(decoder, &options, 1, None).expect("a thread"))
         }
     }
 }
 
 fn expected(config: &Config, requests: &[Request]) -> Vec<(Vec<CommittedToken>, FinishReason)> {
-    let mut runners: Vec<_> = config.models.values().map(runner).collect();
-    let view = SystemView { models: config.model_names(), entry: config.entry_index(), vocab: 49152 };
+    let files = demo::files();
+    let texts = Arc::new(files.text.token_texts());
+    let view = SystemView {
+        models: config.model_names(),
+        entry: config.entry_index(),
+        vocab: 49152,
+        hidden: vec![576; config.models.len()],
+        texts: Some(Arc::clone(&texts)),
+    };
     let policy = registry::build(&config.routing, &view).expect("valid routing");
-    let eos = demo::files().eos;
+    let models = config.models.values().enumerate();
+    let mut runners: Vec<_> = models.map(|(index, model)| runner(model, policy.needs(index))).collect();
     let one = |request: &Request| {
         let mut models: Vec<_> = runners
             .iter_mut()
             .map(|runner| ReferenceModel { runner: &mut **runner, blocks: KV.0, block_size: KV.1 })
             .collect();
         let request = Arc::new(request.clone());
-        reference::generate(&mut models, &*policy, config.entry_index(), &eos, &request).expect("computes")
+        reference::generate(&mut models, &*policy, config.entry_index(), (&files.eos, Some(&texts)), &request)
+            .expect("computes")
     };
     requests.iter().map(one).collect()
 }
@@ -154,15 +163,15 @@ fn logits_are_close_to_llama_cpp() {
     for dtype in [WeightDtype::Native, WeightDtype::F32, WeightDtype::Bf16] {
         let files = demo::files();
         let pool = Pool::new(1, None).expect("a thread");
-        let needs = SignalNeeds::default();
-        let mut runner = NativeRunner::load(&files.arch, &files.weights, dtype, needs, KV, pool).expect("loads");
-        let request = Arc::new(Request { prompt: vec![0], sampling: SamplingParams::default(), key: 0 });
+        let options = RunnerOptions { kv: KV, ..RunnerOptions::default() };
+        let mut runner = NativeRunner::load(&files.arch, &files.weights, dtype, &options, pool).expect("loads");
+        let request = Arc::new(Request::new(vec![0], SamplingParams::default(), 0));
         let blocks: Vec<u32> = (0..KV.0 as u32).collect();
         let (mut agree, mut total) = (0, 0.0);
         let positions = fixture["positions"].as_array().expect("positions");
         for (i, position) in positions.iter().enumerate() {
             let mut batch = tokenrouter_engine::scheduler::Batch::default();
-            batch.push(tokenrouter_engine::RequestId(0), &request, (i, &ids[i..=i]), &blocks, true);
+            batch.push(tokenrouter_engine::RequestId(0), &request, (&ids[..=i], i..i + 1), &blocks);
             let ours = log_softmax(runner.logits(&batch).expect("computes"));
             let top: Vec<(usize, f64)> = serde_json::from_value(position["top"].clone()).expect("top");
             let best = (0..ours.len()).max_by(|a, b| ours[*a].total_cmp(&ours[*b])).expect("a vocabulary");
@@ -195,10 +204,10 @@ fn logits_are_close_to_candle_transformers() {
             .expect("candle's own model");
     let candle =
         Decoder::load(&files.arch, &files.weights, WeightDtype::Native, &Device::Cpu, KV).expect("our candle decoder");
-    let (pool, needs) = (Pool::new(1, None).expect("a thread"), SignalNeeds::default());
+    let (pool, options) = (Pool::new(1, None).expect("a thread"), RunnerOptions { kv: KV, ..RunnerOptions::default() });
     let mut native =
-        NativeRunner::load(&files.arch, &files.weights, WeightDtype::Native, needs, KV, pool).expect("loads");
-    let request = Arc::new(Request { prompt: vec![0], sampling: SamplingParams::default(), key: 0 });
+        NativeRunner::load(&files.arch, &files.weights, WeightDtype::Native, &options, pool).expect("loads");
+    let request = Arc::new(Request::new(vec![0], SamplingParams::default(), 0));
     let blocks: Vec<u32> = (0..KV.0 as u32).collect();
     let mut sums = [(0usize, 0f64); 2];
     for i in 0..ids.len() {
@@ -206,8 +215,8 @@ fn logits_are_close_to_candle_transformers() {
         let want = oracle.forward(&input, i).and_then(|t| t.flatten_all()?.to_vec1::<f32>()).expect("logits");
         let want = log_softmax(&want);
         let mut batch = tokenrouter_engine::scheduler::Batch::default();
-        batch.push(tokenrouter_engine::RequestId(0), &request, (i, &ids[i..=i]), &blocks, true);
-        let tensor = candle.forward(&batch).and_then(|t| t.flatten_all()?.to_vec1::<f32>()).expect("logits");
+        batch.push(tokenrouter_engine::RequestId(0), &request, (&ids[..=i], i..i + 1), &blocks);
+        let tensor = candle.forward(&batch).and_then(|(_, t)| t.flatten_all()?.to_vec1::<f32>()).expect("logits");
         let kernels = native.logits(&batch).expect("logits").to_vec();
         let best = |values: &[f64]| (0..values.len()).max_by(|a, b| values[*a].total_cmp(&values[*b]));
         for ((agree, kl), ours) in sums.iter_mut().zip([tensor, kernels]) {
@@ -230,7 +239,7 @@ fn requests_that_cannot_be_served_are_refused_with_reasons() {
     config.system.max_queued = 1;
     config.system.max_active = 3;
     let engine = Engine::launch(&config).expect("launches");
-    let request = |prompt: Vec<u32>| Request { prompt, sampling: SamplingParams::default(), key: 0 };
+    let request = |prompt: Vec<u32>| Request::new(prompt, SamplingParams::default(), 0);
     assert_eq!(engine.generate(request(vec![5; 100])).err(), Some(SubmitError::TooLong { prompt: 100, limit: 100 }));
     assert!(matches!(engine.generate(request(Vec::new())), Err(SubmitError::Invalid(_))));
     assert!(matches!(engine.generate(request(vec![49152])), Err(SubmitError::Invalid(_))));

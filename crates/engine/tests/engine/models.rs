@@ -7,8 +7,7 @@ use candle_core::{Device, Tensor};
 use serde_json::{Value, json};
 use tokenrouter_engine::config::{ModelConfig, WeightDtype};
 use tokenrouter_engine::model::{Decoder, ModelFiles};
-use tokenrouter_engine::routing::SignalNeeds;
-use tokenrouter_engine::runner::NativeRunner;
+use tokenrouter_engine::runner::{NativeRunner, RunnerOptions};
 use tokenrouter_engine::scheduler::Batch;
 use tokenrouter_engine::{Request, RequestId, SamplingParams};
 use tokenrouter_kernels::Pool;
@@ -24,7 +23,7 @@ fn tokens(seed: usize) -> Vec<u32> {
 }
 
 fn request() -> Arc<Request> {
-    Arc::new(Request { prompt: vec![0], sampling: SamplingParams::default(), key: 0 })
+    Arc::new(Request::new(vec![0], SamplingParams::default(), 0))
 }
 
 /// Logits after each position, from candle's own model of the family.
@@ -66,7 +65,7 @@ impl Model {
     fn step(&mut self, batch: &Batch) -> Vec<Vec<f32>> {
         match self {
             Self::Candle(decoder) if batch.rows().iter().any(|row| row.sample) => {
-                decoder.forward(batch).and_then(|t| t.to_vec2()).expect("logits")
+                decoder.forward(batch).and_then(|(_, t)| t.to_vec2()).expect("logits")
             }
             Self::Candle(decoder) => {
                 decoder.prefill(batch).expect("prefill");
@@ -90,8 +89,8 @@ fn load(config: &Value, seed: u64) -> (Vec<Model>, std::collections::HashMap<Str
     let decoder = Decoder::load(&files.arch, &files.weights, WeightDtype::F32, &Device::Cpu, size).expect("loads");
     let native = |threads| {
         let pool = Pool::new(threads, None).expect("threads");
-        let needs = SignalNeeds { entropy: true };
-        let runner = NativeRunner::load(&files.arch, &files.weights, WeightDtype::F32, needs, size, pool);
+        let options = RunnerOptions { kv: size, ..RunnerOptions::default() };
+        let runner = NativeRunner::load(&files.arch, &files.weights, WeightDtype::F32, &options, pool);
         Model::Native(Box::new(runner.expect("loads")))
     };
     (vec![Model::Candle(decoder), native(1), native(2)], tensors)
@@ -113,7 +112,7 @@ fn logits_equal_the_oracle_for_all_families_and_rope_scaling() {
             let mut worst = 0f32;
             for (i, want) in want.iter().enumerate() {
                 let mut batch = Batch::default();
-                batch.push(RequestId(0), &request(), (i, &tokens(0)[i..=i]), &blocks, true);
+                batch.push(RequestId(0), &request(), (&tokens(0)[..=i], i..i + 1), &blocks);
                 let got = &model.step(&batch)[0];
                 let argmax = |v: &[f32]| (0..v.len()).max_by(|a, b| v[*a].total_cmp(&v[*b]));
                 assert_eq!(argmax(got), argmax(want), "{family}: greedy token after position {i}");
@@ -146,7 +145,7 @@ fn alone(model: &mut Model) -> Vec<Vec<f32>> {
         let mut last = Vec::new();
         for i in 0..TOKENS {
             let mut batch = Batch::default();
-            batch.push(RequestId(0), &request(), (i, &tokens(row)[i..=i]), table, i + 1 == TOKENS);
+            batch.push(RequestId(0), &request(), (&tokens(row), i..i + 1), table);
             last = model.step(&batch);
         }
         last.remove(0)
@@ -169,7 +168,7 @@ fn together(model: &mut Model) -> Vec<Vec<f32>> {
             }
             let end = done[row] + take;
             let tokens = tokens(row);
-            batch.push(RequestId(0), &request(), (done[row], &tokens[done[row]..end]), &tables[row], end == TOKENS);
+            batch.push(RequestId(0), &request(), (&tokens, done[row]..end), &tables[row]);
             done[row] = end;
             if end == TOKENS {
                 finished.push(row);

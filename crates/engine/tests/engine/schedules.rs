@@ -14,6 +14,7 @@ use tokenrouter_engine::routing::registry::{self, SystemView};
 use tokenrouter_engine::runner::EmulatedModel;
 use tokenrouter_engine::scheduler::{CoreConfig, ThresholdTable};
 use tokenrouter_engine::simulation::{LinkDelay, Outcome, Simulator};
+use tokenrouter_engine::tokenizer::TokenTexts;
 use tokenrouter_engine::{CommittedToken, FinishReason, Request, RequestId, SamplingParams};
 
 const BLOCK: usize = 4;
@@ -40,7 +41,7 @@ struct Scenario {
 
 fn scenarios() -> impl Strategy<Value = Scenario> {
     let request = (0u32..60_000, 1usize..40, 1usize..25, prop::option::weighted(0.3, 0u32..120_000));
-    let shape = (2usize..4, 0usize..5, prop::collection::vec(1u32..6, 3), 1usize..9, 1usize..9, 1usize..30);
+    let shape = (2usize..4, 0usize..9, prop::collection::vec(1u32..6, 3), 1usize..9, 1usize..9, 1usize..30);
     let costs = (prop::collection::vec(1u32..40, 3), 0u64..2000, 0u64..4000, 17usize..200, any::<u64>());
     (shape, costs, prop::collection::vec(request, 1..14)).prop_map(|(shape, costs, requests)| {
         let (models, method, thresholds, max_active, max_batch, step_tokens) = shape;
@@ -70,21 +71,45 @@ fn policy(scenario: &Scenario) -> Arc<dyn RoutingPolicy> {
         1 => RoutingConfig::new("random", json!({"semantics": "borrow", "probability": 0.6})),
         2 => RoutingConfig::new("rstitch", json!({"entropy_threshold": 0.4, "return_threshold": 0.6})),
         3 => RoutingConfig::new("entropy", json!({"entropy_threshold": 0.5})),
-        _ => RoutingConfig::new("query", json!({"large_fraction": 0.5})),
+        4 => RoutingConfig::new("query", json!({"large_fraction": 0.5})),
+        5 => RoutingConfig::new("aleatoric", json!({"aleatoric_threshold": 1.2})),
+        6 => RoutingConfig::new(
+            "glimp",
+            json!({"entropy_threshold": 0.9, "max_step_tokens": 4, "max_thinking_tokens": 14,
+                                                "max_answer_tokens": 6, "probe": "discard"}),
+        ),
+        7 => RoutingConfig::new("glimp", json!({"entropy_threshold": 0.9, "max_step_tokens": 5, "probe": "keep"})),
+        _ => RoutingConfig::new(
+            "rule",
+            json!({"rules": {
+                "m0": [{"when": "top_entropy > 1.0", "to": "m1", "drop": true}, {"when": "random < 0.2", "to": "m1"}],
+                "m1": {"when": "entropy < 0.3 || run_length >= 3", "to": "m0"},
+            }}),
+        ),
     };
-    let models = (0..scenario.models).map(|i| format!("m{i}")).collect();
-    let view = SystemView { models, entry: 0, vocab: VOCAB as usize };
+    let mut view = SystemView::emulated(&["m0", "m1", "m2"][..scenario.models], VOCAB as usize);
+    view.texts = Some(texts());
     Arc::from(registry::build(&config, &view).expect("valid routing"))
 }
 
 fn request(scenario: &Scenario, index: usize) -> Request {
     let (_, prompt, output, _) = scenario.requests[index];
-    let sampling = SamplingParams { max_tokens: output, seed: scenario.seed, ..SamplingParams::default() };
-    Request {
-        prompt: (0..prompt as u32).map(|i| (i * 7 + index as u32) % VOCAB).collect(),
-        sampling,
-        key: index as u64,
-    }
+    // Stop texts act on the committed stream, wherever it is continued.
+    let sampling = SamplingParams {
+        max_tokens: output,
+        seed: scenario.seed,
+        stop: if index % 3 == 1 { vec!["1, 1".into(), "9, ".into()] } else { Vec::new() },
+        ..SamplingParams::default()
+    };
+    let prompt = (0..prompt as u32).map(|i| (i * 7 + index as u32) % VOCAB).collect();
+    Request { trace: scenario.seed % 2 == 0, ..Request::new(prompt, sampling, index as u64) }
+}
+
+/// Every eighth token ends a reasoning step, and stop texts can be found in the others.
+fn texts() -> Arc<TokenTexts> {
+    let texts: Vec<String> =
+        (0..VOCAB).map(|id| if id % 8 == 0 { format!("{id}.\n\n") } else { format!("{id}, ") }).collect();
+    Arc::new(TokenTexts::from_texts(texts.iter().map(String::as_str)))
 }
 
 fn emulated(scenario: &Scenario, model: usize, blocks: usize) -> EmulatedModel {
@@ -96,7 +121,8 @@ fn expected(scenario: &Scenario, index: usize) -> (Vec<CommittedToken>, FinishRe
     let mut models: Vec<_> =
         models.iter_mut().map(|runner| ReferenceModel { runner, blocks: 64, block_size: BLOCK }).collect();
     let request = Arc::new(request(scenario, index));
-    reference::generate(&mut models, &*policy(scenario), 0, &[EOS], &request).expect("emulated models do not fail")
+    reference::generate(&mut models, &*policy(scenario), 0, (&[EOS], Some(&texts())), &request)
+        .expect("emulated models do not fail")
 }
 
 fn simulate(scenario: &Scenario) -> Simulator {
@@ -116,6 +142,7 @@ fn simulate(scenario: &Scenario) -> Simulator {
             admission_blocks: scenario.blocks,
             block_size: BLOCK,
             eos: vec![EOS],
+            texts: Some(texts()),
         })
         .collect();
     let models = (0..scenario.models).map(|model| emulated(scenario, model, scenario.blocks)).collect();
@@ -153,6 +180,7 @@ proptest! {
                 let late = outcome.tokens.iter().filter(|(time, _)| *time > last).count();
                 prop_assert_eq!(late, 0, "{} goes on after its cancellation", id);
             }
+            check_trace(outcome, &tokens)?;
             match got {
                 FinishReason::Cancelled => prop_assert!(want.starts_with(&tokens), "{} is not a prefix", id),
                 got => {
@@ -166,6 +194,22 @@ proptest! {
             prop_assert_eq!(core.stats().launches_timeout, 0);
         }
     }
+}
+
+/// A trace tells the same story as the stream: its commits are the tokens, and every step is made where the one before
+/// it says.
+fn check_trace(outcome: &Outcome, tokens: &[CommittedToken]) -> Result<(), TestCaseError> {
+    if outcome.steps.is_empty() {
+        return Ok(());
+    }
+    let commits = outcome.steps.iter().filter(|step| step.committed);
+    let commits: Vec<_> = commits.map(|step| CommittedToken { id: step.token, origin: step.model }).collect();
+    prop_assert_eq!(&commits[..], tokens);
+    for pair in outcome.steps.windows(2) {
+        prop_assert_eq!(pair[0].to, Some(pair[1].model));
+        prop_assert_eq!(pair[1].position, pair[0].position + usize::from(pair[0].committed));
+    }
+    Ok(())
 }
 
 #[test]

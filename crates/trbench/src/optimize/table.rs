@@ -152,7 +152,7 @@ fn candidates(args: &OptimizeArgs, answers: &Answers) -> String {
     } else {
         String::new()
     };
-    finish(table, &[0, 3, 7]) + &more
+    finish(table, &[0, 3, 7]) + more.as_str()
 }
 
 fn models(best: &Candidate) -> String {
@@ -200,7 +200,7 @@ fn uncertainty(args: &OptimizeArgs, spreads: &[Spread]) -> String {
     }
     let title =
         format!("prediction intervals at {} % from measured P and L, {} draws\n", 100.0 * args.confidence, args.draws);
-    title + &finish(table, &[0, 5])
+    title + finish(table, &[0, 5]).as_str()
 }
 
 fn certificate_text(model: &Model, certificate: &Certificate, best: &Candidate) -> String {

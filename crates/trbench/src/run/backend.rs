@@ -9,6 +9,7 @@ use tokenrouter_engine::tokenizer::ChatMessage;
 use tokenrouter_engine::{Engine, EngineStats, FinishReason, Request, SamplingParams, StreamEvent};
 
 use crate::cli::usage;
+use crate::trace::TraceStep;
 
 /// Longest time without a byte from a server.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
@@ -35,11 +36,23 @@ pub(super) struct Reply {
     pub(super) admission_wait: Option<Duration>,
     pub(super) finish_reason: String,
     pub(super) error: Option<String>,
+    /// Whether steps are wanted, and the steps.
+    pub(super) trace: bool,
+    /// See `trace`.
+    pub(super) steps: Vec<TraceStep>,
     /// Counts the tokens of all requests as they come, for the progress bar.
     pub(super) live: std::rc::Rc<std::cell::Cell<u64>>,
 }
 
 impl Reply {
+    /// Text that became certain with the last token.
+    fn add_text(&mut self, piece: &str) {
+        self.text.push_str(piece);
+        if let Some(step) = self.steps.last_mut().filter(|step| step.record.committed) {
+            step.text.push_str(piece);
+        }
+    }
+
     fn count_token(&mut self, start: Instant) {
         self.first_token.get_or_insert_with(|| start.elapsed());
         self.tokens += 1;
@@ -62,6 +75,14 @@ impl Backend {
     pub(super) fn stats(&self) -> Option<EngineStats> {
         match self {
             Self::Engine(engine) => Some(engine.stats()),
+            Self::Http { .. } => None,
+        }
+    }
+
+    /// Names of the models and index of the entry model, where they are known.
+    pub(super) fn models(&self) -> Option<(Vec<String>, usize)> {
+        match self {
+            Self::Engine(engine) => Some((engine.model_names().to_vec(), engine.entry_index())),
             Self::Http { .. } => None,
         }
     }
@@ -118,13 +139,22 @@ async fn ask_engine(
         None => question.bytes().step_by(4).map(u32::from).collect(),
     };
     reply.prompt_tokens = Some(prompt.len() as u64);
-    let mut stream = engine.generate(Request { prompt, sampling, key })?;
-    let mut ids = Vec::new();
+    let mut decoder = engine.text().map(|text| text.stream(&sampling.stop));
+    let mut stream = engine.generate(Request { trace: reply.trace, ..Request::new(prompt, sampling, key) })?;
     while let Some(event) = stream.next().await {
         match event {
+            StreamEvent::Step(record) => {
+                // The text of a committed token comes with the token.
+                let dropped = engine.text().filter(|_| !record.committed);
+                let text = dropped.map(|text| text.decode(&[record.token])).transpose()?.unwrap_or_default();
+                reply.steps.push(TraceStep { record, text });
+            }
             StreamEvent::Token(token) => {
                 reply.count_token(start);
-                ids.push(token.id);
+                if let Some(decoder) = &mut decoder {
+                    let piece = decoder.push(token.id)?;
+                    reply.add_text(&piece);
+                }
             }
             StreamEvent::Finished(reason, stats) => {
                 let entry = stats.tokens_by_model.get(engine.entry_index()).copied().unwrap_or_default();
@@ -136,8 +166,9 @@ async fn ask_engine(
                 if let FinishReason::Error(message) = reason {
                     reply.error = Some(message);
                 }
-                if let Some(text) = engine.text() {
-                    reply.text = text.decode(&ids)?;
+                if let Some(decoder) = &mut decoder {
+                    let rest = decoder.finish()?;
+                    reply.add_text(&rest);
                     reply.has_text = true;
                 }
                 return Ok(());

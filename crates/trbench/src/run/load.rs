@@ -11,6 +11,7 @@ use super::backend::{Backend, Reply};
 use super::{RunArgs, progress};
 use crate::dataset::Item;
 use crate::grade;
+use crate::trace::RequestTrace;
 
 /// One row of `result.csv`. Times in milliseconds; empty where there is no value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,6 +55,8 @@ pub struct Record {
 pub struct Outcome {
     /// One per request that was sent, in order of their ids.
     pub records: Vec<Record>,
+    /// The steps of those requests, if they were asked for.
+    pub traces: Vec<RequestTrace>,
     /// From the first send to the last end.
     pub duration: Duration,
     /// Ctrl-C came first.
@@ -72,6 +75,7 @@ struct Shared<'a> {
     tokens: Rc<Cell<u64>>,
     stop: tokio::sync::watch::Receiver<bool>,
     records: RefCell<Vec<Record>>,
+    traces: RefCell<Vec<RequestTrace>>,
     bar: indicatif::ProgressBar,
     start: Instant,
 }
@@ -88,6 +92,7 @@ pub(super) async fn closed_loop(backend: &Backend, items: &[Item], args: &RunArg
         tokens: Rc::default(),
         stop,
         records: RefCell::default(),
+        traces: RefCell::default(),
         bar: progress::requests(total, &format!("concurrency {concurrency}")),
         start: Instant::now(),
     };
@@ -115,7 +120,9 @@ pub(super) async fn closed_loop(backend: &Backend, items: &[Item], args: &RunArg
     shared.bar.finish_and_clear();
     let mut records = shared.records.into_inner();
     records.sort_unstable_by_key(|record| record.id);
-    Outcome { records, duration: shared.start.elapsed(), interrupted }
+    let mut traces = shared.traces.into_inner();
+    traces.sort_unstable_by_key(|trace| trace.id);
+    Outcome { records, traces, duration: shared.start.elapsed(), interrupted }
 }
 
 async fn worker(shared: &Shared<'_>, total: u64) {
@@ -131,7 +138,7 @@ async fn worker(shared: &Shared<'_>, total: u64) {
             ..SamplingParams::default()
         };
         let start = Instant::now();
-        let mut reply = Reply { live: Rc::clone(&shared.tokens), ..Reply::default() };
+        let mut reply = Reply { live: Rc::clone(&shared.tokens), trace: shared.args.trace, ..Reply::default() };
         let ended = tokio::select! {
             result = shared.backend.ask(&item.problem, sampling, id, &mut reply) => Some(result),
             _ = stop.wait_for(|stop| *stop) => None,
@@ -147,6 +154,10 @@ async fn worker(shared: &Shared<'_>, total: u64) {
         }
         let repeat = id as usize / shared.items.len();
         shared.records.borrow_mut().push(record(id, repeat, item, &reply, elapsed));
+        if let Some((models, entry)) = shared.backend.models().filter(|_| shared.args.trace) {
+            let steps = std::mem::take(&mut reply.steps);
+            shared.traces.borrow_mut().push(RequestTrace { id, item: item.id.clone(), models, entry, steps });
+        }
         shared.bar.inc(1);
     }
 }

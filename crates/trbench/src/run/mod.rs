@@ -70,6 +70,9 @@ pub struct RunArgs {
     /// Folder for results [default: results/TIME-WORKLOAD].
     #[arg(long, env = "TRBENCH_OUTPUT_DIR")]
     pub output_dir: Option<PathBuf>,
+    /// Write every step of every request to `trace.jsonl`, for `trbench trace` and `trbench sweep-threshold`.
+    #[arg(long, env = "TRBENCH_TRACE", conflicts_with = "endpoint")]
+    pub trace: bool,
     /// Seed of all draws.
     #[arg(long, env = "TRBENCH_SEED", default_value_t = 0)]
     pub seed: u64,
@@ -215,6 +218,9 @@ fn run_cell(
     let models = backend.stats().map(|after| results::model_summaries(&after, before.as_ref()));
     let summary = Summary::new(&cell.label, cell.concurrency, &outcome, models, backend.info());
     results::write(dir, &outcome.records, &summary, manifest)?;
+    if args.trace {
+        crate::trace::write(dir, &outcome.traces)?;
+    }
     Ok((summary, outcome.interrupted))
 }
 
