@@ -10,7 +10,7 @@ mod aleatoric;
 mod ensemble;
 mod entropy;
 mod glimp;
-
+pub mod heads;
 mod query;
 
 mod random;

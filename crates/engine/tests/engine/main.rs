@@ -3,6 +3,7 @@
 mod config;
 mod demo;
 mod demo_engine;
+mod heads;
 mod models;
 mod schedules;
 mod tiny;
