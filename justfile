@@ -47,4 +47,5 @@ docs:
 # Regenerate files that are derived from the code.
 generate:
     cargo run --release -p trbench -- config reference > config/reference.yaml
+    cargo run --release -p trbench -- config algorithms > docs/reference/algorithms.md
     python3 datasets/make_swe_style.py

@@ -3,6 +3,11 @@
 //! The modules follow the path of a request: [`server`] or library call, [`Engine`], [`scheduler`] of the entry model,
 //! [`runner`], [`routing`], and on to the scheduler of another model. `docs/architecture.md` is the map.
 
+/// The code of the guide, compiled and run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guides/write-a-routing-method.md")]
+pub struct WriteARoutingMethod;
+
 pub mod config;
 mod engine;
 pub mod keyed;

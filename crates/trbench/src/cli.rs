@@ -48,6 +48,8 @@ enum Command {
 enum ConfigCommand {
     /// Print every key with its default and meaning, as YAML.
     Reference,
+    /// Print the table of routing methods, as Markdown.
+    Algorithms,
     /// Check configuration files.
     Check {
         /// YAML files.
@@ -114,6 +116,9 @@ fn config(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     match command {
         ConfigCommand::Reference => out.write_all(tokenrouter_engine::config::reference_yaml().as_bytes())?,
+        ConfigCommand::Algorithms => {
+            out.write_all(tokenrouter_engine::routing::registry::reference_markdown().as_bytes())?;
+        }
         ConfigCommand::Check { files } => {
             for file in files {
                 let config = tokenrouter_engine::Config::from_file(file)?;

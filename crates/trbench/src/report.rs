@@ -122,8 +122,20 @@ const HEADINGS: [&str; 13] = [
     "correct",
 ];
 
-const MODEL_HEADINGS: [&str; 10] =
-    ["system", "model", "steps", "mean batch", "step ms", "busy", "buffer wait ms", "by max_wait", "P row", "C row"];
+const MODEL_HEADINGS: [&str; 12] = [
+    "system",
+    "model",
+    "steps",
+    "mean batch",
+    "step ms",
+    "busy",
+    "buffer wait ms",
+    "by max_wait",
+    "P row",
+    "C row",
+    "mean run",
+    "geometric p",
+];
 
 fn system_row(summary: &Summary) -> [String; 13] {
     let latency = |key: &str| number(summary.latency.get(key).and_then(serde_json::Value::as_f64), 1);
@@ -146,8 +158,15 @@ fn system_row(summary: &Summary) -> [String; 13] {
     ]
 }
 
-fn model_row(summary: &Summary, model: &ModelSummary) -> [String; 10] {
-    let row = |values: &[f64]| values.iter().map(|v| format!("{v:.3}")).collect::<Vec<_>>().join(" ");
+fn model_row(summary: &Summary, model: &ModelSummary) -> [String; 12] {
+    // Half the width of the interval, where it shows at three digits.
+    let row = |values: &[f64], intervals: &[Option<[f64; 2]>]| {
+        let cell = |(index, value): (usize, &f64)| {
+            let half = intervals.get(index).copied().flatten().map_or(0.0, |[low, high]| (high - low) / 2.0);
+            if half < 5e-4 { format!("{value:.3}") } else { format!("{value:.3}±{half:.3}") }
+        };
+        values.iter().enumerate().map(cell).collect::<Vec<_>>().join(" ")
+    };
     let mean_step = (model.steps > 0).then(|| model.busy_s * 1e3 / model.steps as f64);
     let busy = (summary.duration > 0.0).then(|| 100.0 * model.busy_s / summary.duration);
     [
@@ -159,9 +178,17 @@ fn model_row(summary: &Summary, model: &ModelSummary) -> [String; 10] {
         busy.map_or_else(|| "-".into(), |percent| format!("{percent:.0} %")),
         format!("{:.2}", model.buffer_wait_ms),
         model.launches_timeout.to_string(),
-        row(&model.p_row),
-        row(&model.c_row),
+        row(&model.p_row, &model.p_interval),
+        row(&model.c_row, &model.c_interval),
+        number(mean_run(&model.runs), 2),
+        model.geometric.as_ref().map_or_else(|| "-".into(), |test| format!("{:.3}", test.p_value)),
     ]
+}
+
+fn mean_run(runs: &[u64]) -> Option<f64> {
+    let visits: u64 = runs.iter().sum();
+    let steps: u64 = runs.iter().zip(0u64..).map(|(count, length)| count * length).sum();
+    (visits > 0).then(|| steps as f64 / visits as f64)
 }
 
 fn number(value: Option<f64>, digits: usize) -> String {
@@ -189,6 +216,9 @@ pub(crate) fn plain_table<const N: usize>(
 fn footnote(summaries: &[Summary]) -> String {
     let mut lines =
         vec!["-: no value, or the sample is too small for it (p50 needs 7 requests, p90 44, p99 459).".to_owned()];
+    if summaries.iter().any(|summary| !summary.models.is_empty()) {
+        lines.push("mean run: steps per visit; geometric p: chance of such lengths if visits were geometric, as the model assumes.".into());
+    }
     if summaries.iter().any(|summary| summary.emulated) {
         lines.push("emulated: latency profiles stand in for the models.".into());
     }

@@ -12,7 +12,7 @@ use tokenrouter_engine::EngineStats;
 use crate::cli::usage;
 use crate::dataset::Item;
 use crate::run::{Outcome, Record, RunArgs};
-use crate::stats::{mean, percentile};
+use crate::stats::{GeometricTest, geometric_test, mean, percentile, ratio, wilson};
 
 /// Percentiles that are reported where the sample supports them.
 const PERCENTILES: [(&str, f64); 3] = [("median", 0.5), ("p90", 0.9), ("p99", 0.99)];
@@ -46,6 +46,9 @@ pub struct Summary {
     pub latency: Map<String, Value>,
     /// Share of the tokens not written by the entry model.
     pub llm_ratio: Option<f64>,
+    /// Its 95 % interval, requests taken as independent.
+    #[serde(default)]
+    pub llm_ratio_interval: Option<[f64; 2]>,
     /// Moves between models per committed token.
     pub handoffs_per_token: Option<f64>,
     /// Right answers and graded answers.
@@ -85,8 +88,20 @@ pub struct ModelSummary {
     pub launches_timeout: u64,
     /// Measured row of the routing matrix P.
     pub p_row: Vec<f64>,
+    /// Its 95 % intervals, steps taken as independent.
+    #[serde(default)]
+    pub p_interval: Vec<Option<[f64; 2]>>,
     /// Measured row of the commit matrix C.
     pub c_row: Vec<f64>,
+    /// Its 95 % intervals.
+    #[serde(default)]
+    pub c_interval: Vec<Option<[f64; 2]>>,
+    /// `runs[n]`: visits of `n` steps that ended with a move to another model.
+    #[serde(default)]
+    pub runs: Vec<u64>,
+    /// Those lengths against the geometric distribution that the throughput model assumes.
+    #[serde(default)]
+    pub geometric: Option<GeometricTest>,
     /// Steps behind `p_row`.
     pub transitions: u64,
 }
@@ -112,8 +127,12 @@ pub fn model_summaries(after: &EngineStats, before: Option<&EngineStats>) -> Vec
                 launches_full: stats.launches_full,
                 launches_timeout: stats.launches_timeout,
                 p_row: stats.transitions.iter().map(share).collect(),
+                p_interval: stats.transitions.iter().map(|count| wilson(*count, transitions)).collect(),
+                c_interval: commits.clone().map(|(c, n)| wilson(*c, *n)).collect(),
+                geometric: geometric_test(&stats.runs),
                 c_row: commits.map(|(c, n)| if *n == 0 { 0.0 } else { *c as f64 / *n as f64 }).collect(),
                 transitions,
+                runs: stats.runs,
                 batch_sizes: stats.batch_sizes,
             }
         })
@@ -134,8 +153,10 @@ impl Summary {
         let output: u64 = records.iter().map(|record| record.completion_tokens).sum();
         let duration = outcome.duration.as_secs_f64();
         let handoffs: Option<u64> = records.iter().map(|record| record.handoffs).sum();
-        let routed = records.iter().filter_map(|r| Some((r.llm_ratio?, r.completion_tokens)));
-        let (large, of) = routed.fold((0.0, 0u64), |(large, of), (ratio, n)| (large + ratio * n as f64, of + n));
+        let routed = records
+            .iter()
+            .filter_map(|r| Some((r.llm_ratio? * r.completion_tokens as f64, r.completion_tokens as f64)));
+        let large = ratio(&routed.collect::<Vec<_>>());
         Self {
             schema_version: 1,
             label: label.to_owned(),
@@ -149,7 +170,8 @@ impl Summary {
             total_output_tokens: output,
             output_throughput: if duration > 0.0 { output as f64 / duration } else { 0.0 },
             latency: latencies(records),
-            llm_ratio: (of > 0).then(|| large / of as f64),
+            llm_ratio: large.map(|ratio| ratio.value),
+            llm_ratio_interval: large.and_then(|ratio| ratio.interval),
             handoffs_per_token: handoffs.filter(|_| output > 0).map(|handoffs| handoffs as f64 / output as f64),
             correct: records.iter().filter(|record| record.correct == Some(true)).count(),
             graded: records.iter().filter(|record| record.correct.is_some()).count(),

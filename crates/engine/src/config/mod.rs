@@ -45,7 +45,8 @@ pub struct Config {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelConfig {
-    /// A GGUF file, or a directory with `config.json`, `tokenizer.json` and `*.safetensors`.
+    /// A GGUF file, or a directory with `config.json`, `tokenizer.json` and `*.safetensors`. Here and elsewhere, relative
+    /// paths are taken from the folder of this file.
     pub path: Option<PathBuf>,
     /// `demo` (fetched by `trbench models fetch demo`), or a hub id such as `Qwen/Qwen3-0.6B`.
     pub source: Option<String>,
@@ -53,6 +54,8 @@ pub struct ModelConfig {
     pub emulated: Option<EmulatedConfig>,
     /// Indices of the layers to keep, in order; all of them when absent (depth pruning).
     pub layers: Option<Vec<usize>>,
+    /// A safetensors file with linear maps that stand in for the dropped layers (`trbench make-draft`).
+    pub patch: Option<PathBuf>,
     /// How weights are held: `native` (as in the file), or dequantised to `f32`, `bf16` or `f16`.
     pub dtype: WeightDtype,
     /// `native`: this project's CPU kernels. `candle`: tensors of the candle library, on any device.
@@ -145,6 +148,20 @@ pub struct SystemConfig {
     pub max_queued: usize,
     /// Most tokens (prompt and output) of one request; 0: what the models' context allows.
     pub max_tokens_per_request: usize,
+    /// Whose chat template renders conversations. `shared`: all models must have the same one. `entry`: that of the
+    /// entry model, whatever the others have.
+    pub chat_template: ChatTemplateConfig,
+}
+
+/// Whose chat template renders conversations.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ChatTemplateConfig {
+    /// All models must have the same.
+    #[default]
+    Shared,
+    /// That of the entry model.
+    Entry,
 }
 
 /// When a subserver launches a batch.
@@ -228,7 +245,13 @@ impl Default for SchedulerConfig {
 
 impl Default for SystemConfig {
     fn default() -> Self {
-        Self { entry_model: String::new(), max_active: 8, max_queued: 256, max_tokens_per_request: 0 }
+        Self {
+            entry_model: String::new(),
+            max_active: 8,
+            max_queued: 256,
+            max_tokens_per_request: 0,
+            chat_template: ChatTemplateConfig::Shared,
+        }
     }
 }
 
@@ -262,9 +285,20 @@ impl Config {
     /// Parses and validates YAML text; `origin` is named in errors.
     pub fn from_yaml(text: &str, origin: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let origin = origin.as_ref();
-        let config: Self = serde_saphyr::from_str(text).map_err(|error| error::from_yaml_error(origin, &error))?;
+        let mut config: Self = serde_saphyr::from_str(text).map_err(|error| error::from_yaml_error(origin, &error))?;
+        config.resolve_paths(origin.parent().unwrap_or(Path::new("")));
         config.validate().map_err(|problem| ConfigError::at_key(origin, text, problem.0, problem.1))?;
         Ok(config)
+    }
+
+    /// Takes relative paths from the folder of the configuration file, so that it can be used from anywhere.
+    fn resolve_paths(&mut self, folder: &Path) {
+        for model in self.models.values_mut() {
+            for path in [&mut model.path, &mut model.patch].into_iter().flatten() {
+                *path = folder.join(&*path);
+            }
+        }
+        self.routing.resolve_paths(folder);
     }
 
     /// The model names, in order.
@@ -343,6 +377,9 @@ impl ModelConfig {
             && (layers.is_empty() || layers.windows(2).any(|pair| pair[0] >= pair[1]))
         {
             return Err(("layers", format!("`layers` of model `{name}` must be a rising list of layer indices")));
+        }
+        if self.patch.is_some() && self.layers.is_none() {
+            return Err(("patch", format!("`patch` of model `{name}` needs `layers`: it stands in for dropped ones")));
         }
         if self.scheduler.max_step_tokens == 0 || self.scheduler.max_step_tokens > 8192 {
             let given = self.scheduler.max_step_tokens;

@@ -25,6 +25,17 @@ impl RoutingConfig {
         Self { method: method.to_owned(), options: options.as_object().cloned().unwrap_or_default() }
     }
 
+    /// Takes relative paths in the options from `folder`.
+    pub(super) fn resolve_paths(&mut self, folder: &std::path::Path) {
+        for option in registry::find(&self.method).map_or(&[][..], |entry| entry.paths) {
+            if let Some(Value::String(path)) = self.options.get_mut(*option)
+                && !path.is_empty()
+            {
+                *path = folder.join(&*path).to_string_lossy().into_owned();
+            }
+        }
+    }
+
     /// The options as the method's own type.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, String> {
         serde_json::from_value(Value::Object(self.options.clone()))

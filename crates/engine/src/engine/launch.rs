@@ -11,7 +11,7 @@ use candle_core::Device;
 use tokenrouter_kernels::Pool;
 
 use super::{Engine, EngineError, Inner, LaunchInfo, thresholds};
-use crate::config::{Config, DeviceConfig, EmulatedConfig, ModelConfig, RunnerKind};
+use crate::config::{ChatTemplateConfig, Config, DeviceConfig, EmulatedConfig, ModelConfig, RunnerKind};
 use crate::model::{Decoder, ModelError, ModelFiles};
 use crate::routing::RoutingPolicy;
 use crate::routing::registry::SystemView;
@@ -53,10 +53,16 @@ pub(super) fn launch(config: &Config, make_policy: MakePolicy<'_>) -> Result<Eng
         models: names.clone(),
         entry: config.entry_index(),
         vocab: common.vocab,
+        head_rows: if files.is_empty() {
+            vec![common.vocab; names.len()]
+        } else {
+            files.iter().map(|f| f.arch.vocab).collect()
+        },
         hidden: if files.is_empty() { vec![0; names.len()] } else { files.iter().map(|f| f.arch.d_model).collect() },
         texts: common.texts.clone(),
     };
     let policy: Arc<dyn RoutingPolicy> = Arc::from(make_policy(&view).map_err(EngineError::Unusable)?);
+    check_common_language(config, &files, &*policy)?;
     let kv_blocks = plan_kv(config, &files, common.context)?;
     let block_size = config.kv.block_size;
     let token_limit = match config.system.max_tokens_per_request {
@@ -184,7 +190,7 @@ fn open_models(config: &Config) -> Result<Vec<ModelFiles>, EngineError> {
     .collect()
 }
 
-/// Checks that all models speak the same tokens.
+/// What all models share.
 fn common(config: &Config, files: &[ModelFiles]) -> Result<Common, EngineError> {
     let Some(first) = files.first() else {
         return Ok(Common {
@@ -195,25 +201,40 @@ fn common(config: &Config, files: &[ModelFiles]) -> Result<Common, EngineError> 
             texts: None,
         });
     };
-    let hash = first.text.vocabulary_hash();
-    let names = config.model_names();
-    for (file, name) in files.iter().zip(&names).skip(1) {
-        if file.text.vocabulary_hash() != hash || file.eos != first.eos {
-            return Err(EngineError::Unusable(format!(
-                "models `{}` and `{name}` do not share a vocabulary ({} and {} tokens, end tokens {:?} and {:?}): they \
-                 cannot exchange tokens",
-                names[0], first.arch.vocab, file.arch.vocab, first.eos, file.eos
-            )));
-        }
-    }
     let smallest = |value: fn(&ModelFiles) -> usize| files.iter().map(value).min().unwrap_or_default();
     Ok(Common {
         vocab: smallest(|file| file.arch.vocab),
         context: smallest(|file| file.arch.context),
         eos: first.eos.clone(),
-        text: Some(first.text.clone()),
+        text: Some(files[config.entry_index()].text.clone()),
         texts: Some(Arc::new(first.text.token_texts())),
     })
+}
+
+/// Checks that all models speak the same tokens, and read conversations in the same form.
+fn check_common_language(config: &Config, files: &[ModelFiles], policy: &dyn RoutingPolicy) -> Result<(), EngineError> {
+    let names = config.model_names();
+    // An extra row of a head may have a name in that model's vocabulary: it is never sent.
+    let hash = |index: usize| files[index].text.vocabulary_hash(policy.needs(index).extra_row);
+    let Some(first) = files.first() else { return Ok(()) };
+    for (index, file) in files.iter().enumerate().skip(1) {
+        let (a, b) = (&names[0], &names[index]);
+        if hash(index) != hash(0) || file.eos != first.eos {
+            return Err(EngineError::Unusable(format!(
+                "models `{a}` and `{b}` do not share a vocabulary ({} and {} tokens, end tokens {:?} and {:?}): they \
+                 cannot exchange tokens",
+                first.arch.vocab, file.arch.vocab, first.eos, file.eos
+            )));
+        }
+        let differs = file.text.chat_template_source() != first.text.chat_template_source();
+        if differs && config.system.chat_template == ChatTemplateConfig::Shared {
+            return Err(EngineError::Unusable(format!(
+                "models `{a}` and `{b}` have different chat templates; set `system.chat_template: entry` to render \
+                 conversations with that of the entry model"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Blocks per model: the budget divided so that every model holds the same number of tokens, but no more than all
@@ -271,7 +292,7 @@ fn runner_options(
                     "routing method `{}` reads {signal} of model `{name}`, which is emulated and has none",
                     config.routing.method
                 ))),
-                _ => Ok(RunnerOptions { needs, eos: common.eos.clone(), kv }),
+                _ => Ok(RunnerOptions { needs, vocab: common.vocab, eos: common.eos.clone(), kv }),
             }
         })
         .collect()
@@ -323,14 +344,20 @@ fn load_runner(
     if model.runner == RunnerKind::Native {
         let pool = Pool::new(threads, model.cores.clone())
             .map_err(|error| ModelError::invalid(files.weights.path(), error.to_string()))?;
-        return Ok(Box::new(NativeRunner::load(&files.arch, &files.weights, model.dtype, options, pool)?));
+        return Ok(Box::new(NativeRunner::load(
+            &files.arch,
+            (&files.weights, &files.patches),
+            model.dtype,
+            options,
+            pool,
+        )?));
     }
     let path = files.weights.path();
     let device = match model.device {
         DeviceConfig::Cpu => Device::Cpu,
         DeviceConfig::Cuda(ordinal) => Device::new_cuda(ordinal).map_err(|error| ModelError::tensor(path, error))?,
     };
-    let decoder = Decoder::load(&files.arch, &files.weights, model.dtype, &device, options.kv)?;
+    let decoder = Decoder::load(&files.arch, (&files.weights, &files.patches), model.dtype, &device, options.kv)?;
     let runner = CandleRunner::new(decoder, options, threads, model.cores.clone())
         .map_err(|error| ModelError::NotFound(format!("cannot start {threads} threads: {error}")))?;
     Ok(Box::new(runner))

@@ -7,7 +7,7 @@
 use candle_core::quantized::QMatMul;
 use candle_core::{DType, Device, IndexOp, Module, Result, Tensor};
 
-use super::{Arch, Family, ModelError, Slot, StoredTensor, Weights};
+use super::{Arch, Family, LinearPatch, LinearPatches, ModelError, Slot, StoredTensor, Weights};
 use crate::config::WeightDtype;
 use crate::scheduler::{Batch, Row};
 
@@ -52,6 +52,8 @@ impl Linear {
 }
 
 struct Layer {
+    /// Stands in for layers that were dropped before this one: `[in, out]` and bias.
+    patch: Option<(Linear, Tensor)>,
     attn_norm: Tensor,
     q: Linear,
     k: Linear,
@@ -93,13 +95,13 @@ impl Decoder {
     /// Loads the weights and makes a cache of `blocks * block_size` positions.
     pub fn load(
         arch: &Arch,
-        weights: &Weights,
+        (weights, patches): (&Weights, &LinearPatches),
         dtype: WeightDtype,
         device: &Device,
         (blocks, block_size): (usize, usize),
     ) -> std::result::Result<Self, ModelError> {
         let failed = |error| ModelError::tensor(weights.path(), error);
-        let loader = Loader { arch, weights, dtype, device };
+        let loader = Loader { arch, weights, patches, dtype, device };
         let embedding = weights.get(Slot::Embedding, &[arch.vocab, arch.d_model])?;
         let head = match weights.find(Slot::Head)? {
             Some(_) => weights.get(Slot::Head, &[arch.vocab, arch.d_model])?,
@@ -158,6 +160,9 @@ impl Decoder {
         let slots: Vec<Tensor> = rows.iter().map(|row| self.slots(batch, row)).collect::<Result<_>>()?;
         let mut x = self.embedding.index_select(&Tensor::from_vec(flat, total, &self.device)?, 0)?;
         for layer in &self.layers {
+            if let Some((weight, bias)) = &layer.patch {
+                x = (&x + weight.forward(&x)?.broadcast_add(bias)?)?;
+            }
             let h = candle_nn::ops::rms_norm(&x, &layer.attn_norm, self.arch.eps)?;
             let attended = self.attention(layer, &h, (&cos, &sin), batch, &slots)?;
             x = (x + layer.output.forward(&attended)?)?;
@@ -262,6 +267,7 @@ impl Decoder {
 struct Loader<'a> {
     arch: &'a Arch,
     weights: &'a Weights,
+    patches: &'a LinearPatches,
     dtype: WeightDtype,
     device: &'a Device,
 }
@@ -280,6 +286,15 @@ impl Loader<'_> {
     fn linear(&self, layer: usize, name: &'static str, dims: [usize; 2]) -> std::result::Result<Linear, ModelError> {
         let stored = self.weights.get(Slot::Layer(layer, name), &dims)?;
         Linear::new(&stored, self.dtype, self.device).map_err(|error| self.failed(error))
+    }
+
+    fn patch(&self, patch: &LinearPatch) -> std::result::Result<(Linear, Tensor), ModelError> {
+        let d = self.arch.d_model;
+        let load = || {
+            let weight = Tensor::from_slice(&patch.weight, (d, d), self.device)?.t()?;
+            Ok((Linear::Dense(weight), Tensor::from_slice(&patch.bias, d, self.device)?))
+        };
+        load().map_err(|error| self.failed(error))
     }
 
     fn layer(&self, index: usize, slots: usize) -> std::result::Result<Layer, ModelError> {
@@ -303,6 +318,7 @@ impl Loader<'_> {
         };
         let cache = || Tensor::zeros((slots, kv_width), DType::F32, self.device).map_err(|error| self.failed(error));
         Ok(Layer {
+            patch: self.patches.get(&index).map(|patch| self.patch(patch)).transpose()?,
             attn_norm: self.vector(Slot::Layer(index, "attn_norm"), d)?,
             q: self.linear(index, "attn_q", [q_width, d])?,
             k: self.linear(index, "attn_k", [kv_width, d])?,

@@ -96,7 +96,7 @@ pub(super) fn open(path: &Path) -> Result<ModelFiles, ModelError> {
     let embedding = embedding.ok_or_else(|| ModelError::invalid(path, "tensor `token_embd.weight` is missing"))?;
     arch.vocab = *embedding.dims().first().unwrap_or(&0);
     arch.check().map_err(|message| ModelError::invalid(path, message))?;
-    Ok(ModelFiles { arch, weights, text, eos })
+    Ok(ModelFiles { arch, patches: super::LinearPatches::new(), weights, text, eos })
 }
 
 /// Refuses a truncated file before anything is allocated for its tensors.

@@ -18,7 +18,13 @@ pub(super) fn open(dir: &Path) -> Result<ModelFiles, ModelError> {
     let eos = [&generation["eos_token_id"], &config["eos_token_id"]].into_iter().find_map(token_ids);
     let eos = eos.ok_or_else(|| ModelError::invalid(&config_path, "key `eos_token_id` is missing"))?;
     let files = safetensors_files(dir)?;
-    Ok(ModelFiles { arch, weights: Weights::safetensors(dir.to_owned(), Shards::open(&files)?), text, eos })
+    Ok(ModelFiles {
+        arch,
+        patches: super::LinearPatches::new(),
+        weights: Weights::safetensors(dir.to_owned(), Shards::open(&files)?),
+        text,
+        eos,
+    })
 }
 
 fn read_json(path: &Path) -> Result<Value, ModelError> {

@@ -6,6 +6,7 @@ mod arch;
 mod decoder;
 mod gguf;
 mod hf;
+mod patch;
 mod safetensors;
 mod source;
 mod weights;
@@ -13,6 +14,7 @@ mod weights;
 pub use arch::{Arch, Family, RopeScaling};
 pub use decoder::Decoder;
 pub(crate) use gguf::{Metadata as GgufMetadata, as_usize as gguf_usize};
+pub use patch::{LinearPatch, LinearPatches};
 pub use source::{cache_dir, demo_gguf_path, locate};
 pub use weights::{Slot, StoredTensor, Weights};
 
@@ -70,6 +72,8 @@ impl ModelError {
 pub struct ModelFiles {
     /// Shape and constants.
     pub arch: Arch,
+    /// What stands in for dropped layers.
+    pub patches: LinearPatches,
     /// Access to the tensors.
     pub weights: Weights,
     /// Tokenizer and chat template.
@@ -96,6 +100,9 @@ impl ModelFiles {
                 return Err(ModelError::invalid(&path, message));
             }
             files.arch.layers.clone_from(keep);
+            if let Some(path) = &config.patch {
+                files.patches = patch::read(path, files.arch.d_model, keep)?;
+            }
         }
         Ok(files)
     }

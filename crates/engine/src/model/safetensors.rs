@@ -74,6 +74,11 @@ impl Shards {
         Ok(())
     }
 
+    /// Names of all tensors.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
     /// The named tensor on the CPU.
     pub(super) fn load(&self, name: &str) -> Result<Option<Tensor>, ModelError> {
         let Some(entry) = self.entries.get(name) else { return Ok(None) };

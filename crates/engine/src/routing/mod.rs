@@ -6,17 +6,21 @@
 //! file here and one line in [`registry`]; `docs/guides/write-a-routing-method.md` shows a whole one.
 
 mod aleatoric;
+mod citer;
+mod collm;
 
 mod ensemble;
 mod entropy;
 mod glimp;
 pub mod heads;
 mod query;
+mod r2r;
 
 mod random;
 pub mod registry;
 mod rstitch;
 mod rule;
+mod scored;
 mod signals;
 mod state;
 
@@ -80,6 +84,11 @@ impl<'a> BatchView<'a> {
     /// The rows.
     pub fn rows(&self) -> &[Row] {
         self.rows
+    }
+
+    /// Candidates and signals of all rows.
+    pub fn output(&self) -> &'a StepOutput {
+        self.output
     }
 
     /// Signals of row `index`.

@@ -39,7 +39,7 @@ impl CandleRunner {
         Ok(Self {
             decoder,
             needs: options.needs,
-            sampler: Sampler::new(options.eos.clone()),
+            sampler: Sampler::new(options),
             isa: Isa::detect(),
             top: Vec::new(),
             pool: pool.build()?,

@@ -20,6 +20,8 @@ use crate::scheduler::Batch;
 pub struct RunnerOptions {
     /// Signals that the routing policy reads.
     pub needs: SignalNeeds,
+    /// Tokens from this id on are not chosen, because some other model does not have them; 0: no bound.
+    pub vocab: usize,
     /// Tokens that end a sequence.
     pub eos: Vec<u32>,
     /// Blocks of the KV cache, and positions per block.

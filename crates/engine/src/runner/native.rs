@@ -6,13 +6,14 @@ use std::sync::Arc;
 use candle_core::DType;
 use candle_core::quantized::GgmlDType;
 use tokenrouter_kernels::{
-    BlockKind, Decoder, DecoderConfig, Isa, KvCache, LayerWeights, PackedMatrix, Pool, RowInput, SignalSet, StepNeeds,
+    BlockKind, Decoder, DecoderConfig, Isa, KvCache, LayerWeights, PackedMatrix, Patch, Pool, RowInput, SignalSet,
+    StepNeeds,
 };
 
 use super::sampler::{Candidates, Sampler};
 use super::{ModelRunner, RunnerError, RunnerOptions, Softmax, StepOutput};
 use crate::config::WeightDtype;
-use crate::model::{Arch, Family, ModelError, Slot, StoredTensor, Weights};
+use crate::model::{Arch, Family, LinearPatch, LinearPatches, ModelError, Slot, StoredTensor, Weights};
 use crate::routing::SignalNeeds;
 use crate::scheduler::Batch;
 
@@ -32,7 +33,7 @@ impl NativeRunner {
     /// Loads and repacks the weights.
     pub fn load(
         arch: &Arch,
-        weights: &Weights,
+        (weights, patches): (&Weights, &LinearPatches),
         dtype: WeightDtype,
         options: &RunnerOptions,
         pool: Pool,
@@ -41,7 +42,7 @@ impl NativeRunner {
         let path = weights.path();
         let failed = |error: tokenrouter_kernels::Error| ModelError::invalid(path, error.to_string());
         let kv = KvCache::new(arch.layers.len(), arch.kv_heads, arch.head_dim, blocks, block_size).map_err(failed)?;
-        let loader = Loader { arch, weights, dtype };
+        let loader = Loader { arch, weights, patches, dtype };
         let embedding = Arc::new(loader.matrix(Slot::Embedding, arch.vocab, arch.d_model)?);
         let head = match weights.find(Slot::Head)? {
             Some(_) => Arc::new(loader.matrix(Slot::Head, arch.vocab, arch.d_model)?),
@@ -69,7 +70,7 @@ impl NativeRunner {
             needs: options.needs,
             vocab: arch.vocab,
             d_model: arch.d_model,
-            sampler: Sampler::new(options.eos.clone()),
+            sampler: Sampler::new(options),
             step: tokenrouter_kernels::StepOutput::default(),
         })
     }
@@ -125,6 +126,7 @@ impl ModelRunner for NativeRunner {
 struct Loader<'a> {
     arch: &'a Arch,
     weights: &'a Weights,
+    patches: &'a LinearPatches,
     dtype: WeightDtype,
 }
 
@@ -165,6 +167,13 @@ impl Loader<'_> {
         self.floats(&self.weights.get(slot, &[length])?)
     }
 
+    fn patch(&self, patch: &LinearPatch) -> Result<Patch, ModelError> {
+        let d = self.arch.d_model;
+        let weight = PackedMatrix::from_f32(d, d, &patch.weight);
+        let weight = weight.map_err(|error| ModelError::invalid(self.path(), error.to_string()))?;
+        Ok(Patch { weight, bias: patch.bias.clone() })
+    }
+
     fn layer(&self, index: usize) -> Result<LayerWeights, ModelError> {
         let arch = self.arch;
         let (d, ffn) = (arch.d_model, arch.ffn);
@@ -173,7 +182,7 @@ impl Loader<'_> {
         let norm = |name, length| self.vector(Slot::Layer(index, name), length);
         let bias = |name, length| self.vector(Slot::LayerBias(index, name), length);
         Ok(LayerWeights {
-            patch: None,
+            patch: self.patches.get(&index).map(|patch| self.patch(patch)).transpose()?,
             attn_norm: norm("attn_norm", d)?,
             q: matrix("attn_q", q, d)?,
             k: matrix("attn_k", kv, d)?,

@@ -8,11 +8,14 @@ use tokenrouter_kernels::{Isa, argmax, softmax_weights};
 
 use crate::keyed::{Purpose, draw_unit};
 use crate::request::{Request, SamplingParams};
+use crate::runner::RunnerOptions;
 
 /// Chooses tokens; keeps buffers from row to row.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     isa: Isa,
+    /// Logits from here on are not looked at.
+    vocab: usize,
     /// Tokens that end a sequence.
     eos: Vec<u32>,
     /// Occurrences by token id; all 0 between rows.
@@ -32,34 +35,45 @@ pub(crate) struct Candidates<'a> {
 }
 
 impl Sampler {
-    pub(crate) fn new(eos: Vec<u32>) -> Self {
-        Self { isa: Isa::detect(), eos, counts: Vec::new(), order: Vec::new(), weights: Vec::new() }
+    pub(crate) fn new(options: &RunnerOptions) -> Self {
+        let vocab = if options.vocab == 0 { usize::MAX } else { options.vocab };
+        Self {
+            isa: Isa::detect(),
+            vocab,
+            eos: options.eos.clone(),
+            counts: Vec::new(),
+            order: Vec::new(),
+            weights: Vec::new(),
+        }
     }
 
     /// The next token of `request` at `position` of its committed stream.
     pub(crate) fn sample(&mut self, row: Candidates<'_>, request: &Request, position: usize) -> u32 {
         let params = &request.sampling;
+        let Candidates { logits, argmax: known, history } = row;
+        let bound = self.vocab.min(logits.len());
+        let logits = &mut logits[..bound];
         let mut changed = false;
         if position < params.min_tokens {
             for id in self.eos.iter().chain(&params.stop_token_ids) {
-                if let Some(logit) = row.logits.get_mut(*id as usize) {
+                if let Some(logit) = logits.get_mut(*id as usize) {
                     *logit = f32::NEG_INFINITY;
                     changed = true;
                 }
             }
         }
         if params.has_penalties() {
-            self.penalise(row.logits, row.history, request.prompt.len(), params);
+            self.penalise(logits, history, request.prompt.len(), params);
             changed = true;
         }
         if params.temperature <= 0.0 || params.top_k == 1 {
-            return match row.argmax {
-                Some(id) if !changed => id,
-                _ => argmax(row.logits),
+            return match known {
+                Some(id) if !changed && (id as usize) < bound => id,
+                _ => argmax(logits),
             };
         }
         let draw = draw_unit(params.seed, request.key, position as u64, Purpose::Sample);
-        self.draw(row.logits, params, draw)
+        self.draw(logits, params, draw)
     }
 
     /// Repetition penalty over prompt and output (as in the CTRL paper and in Hugging Face), presence and frequency
@@ -194,7 +208,7 @@ mod tests {
     fn pick(logits: &[f32], request: &Request, position: usize, history: &[u32]) -> u32 {
         let mut logits = logits.to_vec();
         let row = Candidates { logits: &mut logits, argmax: None, history };
-        Sampler::new(vec![3]).sample(row, request, position)
+        Sampler::new(&RunnerOptions { eos: vec![3], ..RunnerOptions::default() }).sample(row, request, position)
     }
 
     #[test]

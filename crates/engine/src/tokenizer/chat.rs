@@ -23,6 +23,7 @@ pub struct ChatMessage {
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    source: String,
     bos: String,
     eos: String,
 }
@@ -38,8 +39,13 @@ impl ChatTemplate {
         environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
         });
-        environment.add_template_owned(NAME, source).map_err(|error| TextError::Template(error.to_string()))?;
-        Ok(Self { environment, bos, eos })
+        environment.add_template_owned(NAME, source.clone()).map_err(|error| TextError::Template(error.to_string()))?;
+        Ok(Self { environment, source, bos, eos })
+    }
+
+    /// The template's text.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     pub(super) fn from_gguf(metadata: &GgufMetadata<'_>) -> Result<Option<Self>, ModelError> {

@@ -97,15 +97,25 @@ impl TextCodec {
         self.template.is_some()
     }
 
-    /// A hash over all tokens with their ids. Models that exchange tokens must agree on it.
-    pub fn vocabulary_hash(&self) -> u64 {
+    /// Source of the chat template.
+    pub fn chat_template_source(&self) -> Option<&str> {
+        self.template.as_ref().map(|template| template.source())
+    }
+
+    /// A hash over all tokens with their ids, and whether they are special; `without` one id. Models that exchange tokens
+    /// must agree on it.
+    pub fn vocabulary_hash(&self, without: Option<u32>) -> u64 {
         let vocabulary = self.tokenizer.get_vocab(true);
-        let mut entries: Vec<_> = vocabulary.iter().map(|(token, id)| (*id, token.as_str())).collect();
+        let added = self.tokenizer.get_added_tokens_decoder();
+        let entries = vocabulary.iter().filter(|(_, id)| Some(**id) != without);
+        let mut entries: Vec<_> = entries.map(|(token, id)| (*id, token.as_str())).collect();
         entries.sort_unstable();
         // FNV-1a: stable across processes and versions, unlike the standard library's hasher.
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
         for (id, token) in entries {
-            for byte in id.to_le_bytes().into_iter().chain(token.bytes()).chain([0xff]) {
+            let special = added.get(&id).is_some_and(|token| token.special);
+            let end = [0xff, u8::from(special)];
+            for byte in id.to_le_bytes().into_iter().chain(token.bytes()).chain(end) {
                 hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             }
         }

@@ -28,6 +28,14 @@ fn the_reference_is_generated_from_the_types_and_valid() {
     Config::from_yaml(&text, "reference.yaml").unwrap_or_else(|error| panic!("{error}"));
 }
 
+#[test]
+fn the_table_of_algorithms_is_generated_from_the_registry() {
+    let path = root().join("../docs/reference/algorithms.md");
+    let text = std::fs::read_to_string(path).expect("docs/reference/algorithms.md");
+    let want = tokenrouter_engine::routing::registry::reference_markdown();
+    assert_eq!(text, want, "run `trbench config algorithms > docs/reference/algorithms.md`");
+}
+
 const BASE: &str = "\
 models:
   small: {emulated: {latency_ms: 6}}

@@ -12,6 +12,7 @@ use tokenrouter_engine::reference::{self, ReferenceModel};
 use tokenrouter_engine::routing::SignalNeeds;
 use tokenrouter_engine::routing::registry::{self, SystemView};
 use tokenrouter_engine::runner::{CandleRunner, ModelRunner, NativeRunner, RunnerOptions};
+use tokenrouter_engine::scheduler::ModelStats;
 use tokenrouter_engine::{
     CommittedToken, Engine, FinishReason, Request, SamplingParams, StreamEvent, SubmitError, TokenStream,
 };
@@ -35,13 +36,68 @@ fn config(routing: &RoutingConfig, runner: RunnerKind) -> Config {
     config
 }
 
-fn methods() -> [RoutingConfig; 4] {
-    [
-        RoutingConfig::new("rstitch", json!({"entropy_threshold": 2.0})),
-        RoutingConfig::new("random", json!({"semantics": "borrow", "probability": 0.4})),
-        RoutingConfig::new("entropy", json!({"entropy_threshold": 2.5})),
-        RoutingConfig::new("query", json!({"large_fraction": 0.5})),
+/// What the fact sheets say of a method's routing and commit matrices.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    /// `P = [[1-p, p], [1, 0]]`, `C = [[1, 0], [1, 0]]`.
+    Borrow,
+    /// `P = [[1-a, a], [b, 1-b]]`, `C = [[1, 0], [1, 1]]`.
+    Span,
+    /// Every step is committed.
+    Mixture,
+    /// The identity, but for the one move of a request at its beginning, which commits nothing.
+    Query,
+    /// Steps of several tokens, with probes that may be dropped.
+    Steps,
+    /// What the rules say.
+    Any,
+}
+
+fn methods() -> Vec<(RoutingConfig, Form)> {
+    let glimp = |probe: &str| {
+        json!({"entropy_threshold": 1.5, "delimiter": " ", "think_end": "", "max_step_tokens": 4, "probe": probe,
+               "max_thinking_tokens": 16})
+    };
+    let rules = json!({"rules": {
+        "small": [{"when": "entropy > 2.5", "to": "large", "drop": true},
+                  {"when": "token_text.contains(\"o\")", "to": "large"}],
+        "large": {"when": "run_length >= 1 || margin > 0.5", "to": "small"},
+    }});
+    let head = |kind: &str| {
+        let path =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../config/{kind}/demo.safetensors"));
+        json!({"weights": path})
+    };
+    vec![
+        (RoutingConfig::new("rstitch", json!({"entropy_threshold": 2.0})), Form::Span),
+        (RoutingConfig::new("random", json!({"semantics": "borrow", "probability": 0.4})), Form::Borrow),
+        (RoutingConfig::new("entropy", json!({"entropy_threshold": 2.5})), Form::Borrow),
+        (RoutingConfig::new("aleatoric", json!({"aleatoric_threshold": 2.285})), Form::Borrow),
+        (RoutingConfig::new("query", json!({"large_fraction": 0.5})), Form::Query),
+        (RoutingConfig::new("glimp", glimp("discard")), Form::Steps),
+        (RoutingConfig::new("glimp", glimp("keep")), Form::Steps),
+        (RoutingConfig::new("ensemble", json!({"weights": [2.0, 1.0]})), Form::Mixture),
+        (RoutingConfig::new("rule", rules), Form::Any),
+        (RoutingConfig::new("r2r", head("r2r")), Form::Borrow),
+        (RoutingConfig::new("citer", head("citer")), Form::Borrow),
+        (RoutingConfig::new("collm", head("collm")), Form::Borrow),
     ]
+}
+
+/// Checks measured counts against a form: `moves[i][j]` steps, `commits[i][j]` tokens.
+fn check_form(form: Form, stats: &[ModelStats], case: &str) {
+    let moves = |i: usize, j: usize| stats[i].transitions[j];
+    let commits = |i: usize, j: usize| stats[i].committed[j];
+    let all_committed = |pairs: &[(usize, usize)]| pairs.iter().all(|(i, j)| commits(*i, *j) == moves(*i, *j));
+    let fits = match form {
+        Form::Borrow => moves(1, 1) == 0 && commits(0, 1) == 0 && all_committed(&[(0, 0), (1, 0)]),
+        Form::Span => commits(0, 1) == 0 && all_committed(&[(0, 0), (1, 0), (1, 1)]),
+        Form::Mixture => all_committed(&[(0, 0), (0, 1), (1, 0), (1, 1)]),
+        Form::Query => moves(1, 0) == 0 && commits(0, 1) == 0 && all_committed(&[(0, 0), (1, 1)]),
+        Form::Steps => all_committed(&[(1, 0), (1, 1)]),
+        Form::Any => true,
+    };
+    assert!(fits, "{case}: {:?} {:?}", stats[0], stats[1]);
 }
 
 fn requests(count: usize, max_tokens: usize) -> Vec<Request> {
@@ -62,11 +118,12 @@ fn runner(model: &ModelConfig, needs: SignalNeeds) -> Box<dyn ModelRunner> {
     match model.runner {
         RunnerKind::Native => {
             let pool = Pool::new(1, None).expect("a thread");
-            let runner = NativeRunner::load(&files.arch, &files.weights, model.dtype, &options, pool);
+            let runner = NativeRunner::load(&files.arch, (&files.weights, &files.patches), model.dtype, &options, pool);
             Box::new(runner.expect("loads"))
         }
         RunnerKind::Candle => {
-            let decoder = Decoder::load(&files.arch, &files.weights, model.dtype, &Device::Cpu, KV).expect("loads");
+            let decoder = Decoder::load(&files.arch, (&files.weights, &files.patches), model.dtype, &Device::Cpu, KV)
+                .expect("loads");
             Box::new(CandleRunner::new(decoder, &options, 1, None).expect("a thread"))
         }
     }
@@ -80,6 +137,7 @@ fn expected(config: &Config, requests: &[Request]) -> Vec<(Vec<CommittedToken>, 
         entry: config.entry_index(),
         vocab: 49152,
         hidden: vec![576; config.models.len()],
+        head_rows: vec![49152; config.models.len()],
         texts: Some(Arc::clone(&texts)),
     };
     let policy = registry::build(&config.routing, &view).expect("valid routing");
@@ -100,7 +158,7 @@ fn expected(config: &Config, requests: &[Request]) -> Vec<(Vec<CommittedToken>, 
 #[test]
 fn greedy_output_equals_the_reference_loop() {
     let requests = requests(8, MAX_TOKENS);
-    for routing in methods() {
+    for (routing, form) in methods() {
         let base = config(&routing, RunnerKind::Native);
         let want = expected(&base, &requests);
         let origins = want.iter().flat_map(|(tokens, _)| tokens.iter().map(|token| token.origin));
@@ -128,14 +186,75 @@ fn greedy_output_equals_the_reference_loop() {
             }
             assert!(engine.drain(Duration::from_secs(60)));
             assert_eq!(engine.stats().open_requests, 0);
+            check_form(form, &engine.stats().models, &routing.method);
         }
     }
+}
+
+/// Sampling, penalties and stop texts act on the committed stream, whoever writes it.
+#[test]
+fn sampled_output_equals_the_reference_loop() {
+    let mut requests = requests(6, MAX_TOKENS);
+    for (request, index) in requests.iter_mut().zip(0u64..) {
+        request.sampling = SamplingParams {
+            temperature: 0.9,
+            top_p: 0.95,
+            min_p: 0.01,
+            repetition_penalty: 1.1,
+            presence_penalty: 0.2,
+            frequency_penalty: 0.1,
+            seed: index,
+            min_tokens: 4,
+            stop: vec![".\n".into(), " is".into()],
+            ..request.sampling.clone()
+        };
+    }
+    let mut config = config(&methods()[1].0, RunnerKind::Native);
+    let want = expected(&config, &requests);
+    assert!(want.iter().any(|(_, reason)| *reason == FinishReason::Stop), "no stop text was met: {want:?}");
+    config.batching.thresholds = ThresholdConfig::Fixed(vec![1, 3]);
+    let engine = Engine::launch(&config).expect("launches");
+    let streams: Vec<_> = requests.iter().map(|request| engine.generate(request.clone()).expect("taken")).collect();
+    for (stream, want) in streams.into_iter().zip(want) {
+        let (tokens, reason, _) = stream.collect_blocking();
+        assert_eq!((tokens, reason), want);
+    }
+}
+
+/// Three models, and a trace that tells the same story as the stream.
+#[test]
+fn three_models_reproduce_the_reference_loop_with_a_trace() {
+    let yaml = include_str!("../../../../config/ensemble/demo.yaml");
+    let config = Config::from_yaml(yaml, "demo.yaml").expect("the shipped configuration");
+    let requests = requests(5, MAX_TOKENS);
+    let want = expected(&config, &requests);
+    let engine = Engine::launch(&config).expect("launches");
+    let streams: Vec<_> = requests
+        .iter()
+        .map(|request| engine.generate(Request { trace: true, ..request.clone() }).expect("taken"))
+        .collect();
+    for (mut stream, (want, _)) in streams.into_iter().zip(want) {
+        let (mut steps, mut tokens) = (Vec::new(), Vec::new());
+        while let Some(event) = stream.blocking_next() {
+            match event {
+                StreamEvent::Step(step) => steps.push(step),
+                StreamEvent::Token(token) => tokens.push(token),
+                StreamEvent::Finished(..) => {}
+            }
+        }
+        let commits = steps.iter().filter(|step| step.committed);
+        let commits: Vec<_> = commits.map(|s| CommittedToken { id: s.token, origin: s.model }).collect();
+        assert_eq!((&commits, &tokens), (&want, &want));
+        assert!(steps.windows(2).all(|pair| pair[0].to == Some(pair[1].model)));
+    }
+    let stats = engine.stats();
+    assert!(stats.models.iter().all(|model| model.steps > 0 && model.transitions == model.committed));
 }
 
 #[test]
 fn the_candle_runner_reproduces_its_reference_loop() {
     let requests = requests(2, 4);
-    let mut config = config(&methods()[1], RunnerKind::Candle);
+    let mut config = config(&methods()[1].0, RunnerKind::Candle);
     let want = expected(&config, &requests);
     config.system.max_active = 2;
     config.batching.thresholds = ThresholdConfig::Fixed(vec![1, 2]);
@@ -164,7 +283,8 @@ fn logits_are_close_to_llama_cpp() {
         let files = demo::files();
         let pool = Pool::new(1, None).expect("a thread");
         let options = RunnerOptions { kv: KV, ..RunnerOptions::default() };
-        let mut runner = NativeRunner::load(&files.arch, &files.weights, dtype, &options, pool).expect("loads");
+        let mut runner =
+            NativeRunner::load(&files.arch, (&files.weights, &files.patches), dtype, &options, pool).expect("loads");
         let request = Arc::new(Request::new(vec![0], SamplingParams::default(), 0));
         let blocks: Vec<u32> = (0..KV.0 as u32).collect();
         let (mut agree, mut total) = (0, 0.0);
@@ -202,11 +322,12 @@ fn logits_are_close_to_candle_transformers() {
     let mut oracle =
         candle_transformers::models::quantized_llama::ModelWeights::from_gguf(content, &mut file, &Device::Cpu)
             .expect("candle's own model");
-    let candle =
-        Decoder::load(&files.arch, &files.weights, WeightDtype::Native, &Device::Cpu, KV).expect("our candle decoder");
+    let candle = Decoder::load(&files.arch, (&files.weights, &files.patches), WeightDtype::Native, &Device::Cpu, KV)
+        .expect("our candle decoder");
     let (pool, options) = (Pool::new(1, None).expect("a thread"), RunnerOptions { kv: KV, ..RunnerOptions::default() });
     let mut native =
-        NativeRunner::load(&files.arch, &files.weights, WeightDtype::Native, &options, pool).expect("loads");
+        NativeRunner::load(&files.arch, (&files.weights, &files.patches), WeightDtype::Native, &options, pool)
+            .expect("loads");
     let request = Arc::new(Request::new(vec![0], SamplingParams::default(), 0));
     let blocks: Vec<u32> = (0..KV.0 as u32).collect();
     let mut sums = [(0usize, 0f64); 2];
@@ -234,7 +355,7 @@ fn logits_are_close_to_candle_transformers() {
 
 #[test]
 fn requests_that_cannot_be_served_are_refused_with_reasons() {
-    let mut config = config(&methods()[1], RunnerKind::Native);
+    let mut config = config(&methods()[1].0, RunnerKind::Native);
     config.system.max_tokens_per_request = 100;
     config.system.max_queued = 1;
     config.system.max_active = 3;
@@ -264,7 +385,7 @@ fn models_without_a_common_vocabulary_are_refused() {
     let dir = tempfile::tempdir().expect("a folder");
     let tiny = crate::tiny::config("llama");
     crate::tiny::write(dir.path(), &tiny, &crate::tiny::tensors(&tiny, 1));
-    let mut config = config(&methods()[1], RunnerKind::Native);
+    let mut config = config(&methods()[1].0, RunnerKind::Native);
     config.models["large"] = ModelConfig { path: Some(dir.path().to_owned()), ..ModelConfig::default() };
     let message = Engine::launch(&config).expect_err("different vocabularies").to_string();
     assert!(message.contains("`small` and `large` do not share a vocabulary"), "{message}");

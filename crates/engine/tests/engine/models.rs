@@ -86,11 +86,13 @@ fn load(config: &Value, seed: u64) -> (Vec<Model>, std::collections::HashMap<Str
     let settings = ModelConfig { path: Some(dir.path().to_owned()), ..ModelConfig::default() };
     let files = ModelFiles::open(&settings).expect("a valid model");
     let size = (BLOCKS, BLOCK);
-    let decoder = Decoder::load(&files.arch, &files.weights, WeightDtype::F32, &Device::Cpu, size).expect("loads");
+    let decoder = Decoder::load(&files.arch, (&files.weights, &files.patches), WeightDtype::F32, &Device::Cpu, size)
+        .expect("loads");
     let native = |threads| {
         let pool = Pool::new(threads, None).expect("threads");
         let options = RunnerOptions { kv: size, ..RunnerOptions::default() };
-        let runner = NativeRunner::load(&files.arch, &files.weights, WeightDtype::F32, &options, pool);
+        let runner =
+            NativeRunner::load(&files.arch, (&files.weights, &files.patches), WeightDtype::F32, &options, pool);
         Model::Native(Box::new(runner.expect("loads")))
     };
     (vec![Model::Candle(decoder), native(1), native(2)], tensors)

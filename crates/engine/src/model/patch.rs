@@ -1,0 +1,112 @@
+//! Linear patches: what stands in for layers that a pruned model dropped.
+//!
+//! A safetensors file with `patch.N.weight` `[d_model, d_model]` and `patch.N.bias` `[d_model]` for every gap, `N` being
+//! the layer after it in the whole model: `x += weight x + bias` on the residual stream before layer `N`. `trbench
+//! make-draft` fits them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use candle_core::DType;
+
+use super::ModelError;
+use super::safetensors::Shards;
+
+/// A gap's map.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LinearPatch {
+    /// `[d_model, d_model]`, by rows.
+    pub weight: Vec<f32>,
+    /// `[d_model]`.
+    pub bias: Vec<f32>,
+}
+
+/// The maps of a pruned model, by the layer after the gap.
+pub type LinearPatches = BTreeMap<usize, LinearPatch>;
+
+/// Reads the patches of a model of width `d_model` that keeps the layers `keep`.
+pub(super) fn read(path: &Path, d_model: usize, keep: &[usize]) -> Result<LinearPatches, ModelError> {
+    let file = Shards::open(&[path.to_owned()])?;
+    let mut patches = LinearPatches::new();
+    for name in file.names() {
+        let layer = name.strip_prefix("patch.").and_then(|rest| rest.strip_suffix(".weight"));
+        let Some(layer) = layer.and_then(|number| number.parse::<usize>().ok()) else {
+            if name.starts_with("patch.") && name.ends_with(".bias") {
+                continue;
+            }
+            let message = format!("tensor `{name}` is unknown, allowed are `patch.N.weight` and `patch.N.bias`");
+            return Err(ModelError::invalid(path, message));
+        };
+        let at = keep.iter().position(|kept| *kept == layer);
+        if !at.is_some_and(|at| layer > at.checked_sub(1).map_or(0, |before| keep[before] + 1)) {
+            let message = format!("`{name}` is for a gap before layer {layer}, but `layers` keeps {keep:?}");
+            return Err(ModelError::invalid(path, message));
+        }
+        let weight = floats(path, &file, name, &[d_model, d_model])?;
+        let bias = floats(path, &file, &format!("patch.{layer}.bias"), &[d_model])?;
+        patches.insert(layer, LinearPatch { weight, bias });
+    }
+    if patches.is_empty() {
+        return Err(ModelError::invalid(path, "no tensor `patch.N.weight` in this file"));
+    }
+    Ok(patches)
+}
+
+fn floats(path: &Path, file: &Shards, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
+    let tensor = file.load(name)?;
+    let tensor = tensor.ok_or_else(|| ModelError::invalid(path, format!("tensor `{name}` is missing")))?;
+    if tensor.dims() != shape {
+        let message = format!("tensor `{name}` has shape {:?}, the model needs {shape:?}", tensor.dims());
+        return Err(ModelError::invalid(path, message));
+    }
+    let values = tensor.to_dtype(DType::F32).and_then(|tensor| tensor.flatten_all()?.to_vec1::<f32>());
+    let values = values.map_err(|error| ModelError::tensor(path, error))?;
+    match values.iter().position(|value| !value.is_finite()) {
+        Some(at) => Err(ModelError::invalid(path, format!("tensor `{name}` holds {} at index {at}", values[at]))),
+        None => Ok(values),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::safetensors::tensor::TensorView;
+
+    fn file(tensors: &[(&str, Vec<usize>, f32)]) -> tempfile::NamedTempFile {
+        let data: Vec<(String, Vec<usize>, Vec<u8>)> = tensors
+            .iter()
+            .map(|(name, shape, value)| {
+                let count: usize = shape.iter().product();
+                ((*name).to_owned(), shape.clone(), value.to_le_bytes().repeat(count))
+            })
+            .collect();
+        let views = data.iter().map(|(name, shape, bytes)| {
+            (name.clone(), TensorView::new(::safetensors::Dtype::F32, shape.clone(), bytes).expect("a tensor"))
+        });
+        let bytes = ::safetensors::serialize(views, None).expect("serialises");
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), bytes).expect("writable");
+        file
+    }
+
+    #[test]
+    fn patches_belong_to_gaps_and_have_the_models_width() {
+        let good = file(&[("patch.3.weight", vec![2, 2], 0.5), ("patch.3.bias", vec![2], 1.0)]);
+        let patches = read(good.path(), 2, &[0, 1, 3]).expect("valid");
+        assert_eq!(patches[&3], LinearPatch { weight: vec![0.5; 4], bias: vec![1.0; 2] });
+        let nan = file(&[("patch.3.weight", vec![2, 2], f32::NAN), ("patch.3.bias", vec![2], 1.0)]);
+        let lone = file(&[("patch.3.weight", vec![2, 2], 0.5)]);
+        let other = file(&[("weight", vec![2, 2], 0.5)]);
+        for (file, width, keep, wanted) in [
+            (&good, 2, &[0usize, 1, 2, 3][..], "keeps [0, 1, 2, 3]"),
+            (&good, 2, &[0, 1, 4], "gap before layer 3"),
+            (&good, 3, &[0, 1, 3], "needs [3, 3]"),
+            (&nan, 2, &[0, 3], "NaN at index 0"),
+            (&lone, 2, &[0, 3], "`patch.3.bias` is missing"),
+            (&other, 2, &[0, 3], "`weight` is unknown"),
+        ] {
+            let message = read(file.path(), width, keep).expect_err("wrong").to_string();
+            assert!(message.contains(wanted), "{message}");
+        }
+    }
+}
