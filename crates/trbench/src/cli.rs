@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{fetch, optimize, report, run, serve, sweep, trace};
+use crate::{convert, fetch, optimize, report, run, serve, sweep, trace};
 
 /// Exit code after an interrupt (128 + SIGINT).
 const INTERRUPTED: u8 = 130;
@@ -37,6 +37,8 @@ enum Command {
         #[command(subcommand)]
         command: fetch::ModelsCommand,
     },
+    /// Turn the authors' router checkpoints into head files, without executing anything in them.
+    ConvertRouter(convert::ConvertArgs),
     /// Check configurations, or print the reference of every key.
     Config {
         #[command(subcommand)]
@@ -83,6 +85,7 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::Optimize(args) => optimize::run(*args),
         Command::Serve(args) => serve::run(&args),
         Command::Models { command } => fetch::run(&command),
+        Command::ConvertRouter(args) => convert::run(&args),
         Command::Config { command } => config(&command),
     };
     result.unwrap_or_else(|error| fail(&error))

@@ -1,6 +1,7 @@
 //! Benchmark harness and throughput modelling for token-level LLM routing: everything behind the `trbench` command.
 
 pub mod cli;
+pub mod convert;
 pub mod dataset;
 pub mod fetch;
 pub mod grade;
