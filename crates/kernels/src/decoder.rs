@@ -1,12 +1,11 @@
 //! The forward pass of Llama, Qwen2 and Qwen3 models over a ragged batch.
 
+mod step;
+
 use std::sync::Arc;
 
-use crate::matrix::{Columns, multiply_side_by_side};
-use crate::ops::{rms_norm, rope, silu_mul};
-use crate::pool::Shared;
-use crate::quantize::Rows;
-use crate::signals::{self, batch_signals};
+use crate::attention::{MAX_GROUP, Norm};
+use crate::signals;
 use crate::{Activations, Error, Isa, KvCache, LogitSignals, PackedMatrix, Pool, SignalSet, check};
 
 /// Shape and constants of a model.
@@ -136,8 +135,12 @@ struct Scratch {
     gated: Vec<f32>,
     quantized: Activations,
     signals: signals::Scratch,
+    /// Weighted sums of values and their norms, of chunks of contexts.
+    partial: (Vec<f32>, Vec<Norm>),
     /// Row index, position, per new token.
     places: Vec<(usize, usize)>,
+    /// Where new tokens are stored in the cache.
+    slots: Vec<usize>,
 }
 
 impl Decoder {
@@ -155,6 +158,12 @@ impl Decoder {
         let (d, q, kv) = (c.d_model, c.heads * c.head_dim, c.kv_heads * c.head_dim);
         let grouped = c.kv_heads > 0 && c.heads.is_multiple_of(c.kv_heads);
         check("number of heads", c.heads, grouped, format!("a multiple of {} kv heads", c.kv_heads))?;
+        check(
+            "query heads of a kv head",
+            c.heads / c.kv_heads,
+            c.heads / c.kv_heads <= MAX_GROUP,
+            format!("at most {MAX_GROUP}"),
+        )?;
         let matrix = |what, m: &PackedMatrix, n, k| {
             check(what, m.n(), m.n() == n, n.to_string()).and_then(|()| check(what, m.k(), m.k() == k, k.to_string()))
         };
@@ -222,6 +231,7 @@ impl Decoder {
         out: &mut StepOutput,
     ) -> Result<(), Error> {
         self.check_rows(rows, kv)?;
+        self.check_slots(rows, kv)?;
         if let Some(extra) = needs.extra_row {
             let vocab = self.config.vocab;
             check("extra row of the head", extra as usize, (extra as usize) < vocab, format!("below {vocab}"))?;
@@ -235,12 +245,17 @@ impl Decoder {
     }
 
     fn check_rows(&self, rows: &[RowInput<'_>], kv: &KvCache) -> Result<(), Error> {
+        let c = &self.config;
+        let shape = kv.shape();
+        check("layers of a KV cache", kv.layers(), kv.layers() == self.layers.len(), self.layers.len().to_string())?;
+        check("heads of a KV cache", shape.kv_heads, shape.kv_heads == c.kv_heads, c.kv_heads.to_string())?;
+        check("head dimension of a KV cache", shape.head_dim, shape.head_dim == c.head_dim, c.head_dim.to_string())?;
         let positions = self.config.cos.len() / (self.config.head_dim / 2);
         for row in rows {
             let end = row.start + row.tokens.len();
             check("new tokens of a row", row.tokens.len(), !row.tokens.is_empty(), "at least 1")?;
             check("positions of a row", end, end <= positions, format!("at most {positions}"))?;
-            let covered = row.blocks.len() * kv.block_size;
+            let covered = row.blocks.len() * kv.block_size();
             check(
                 "positions of a row",
                 end,
@@ -257,223 +272,18 @@ impl Decoder {
         Ok(())
     }
 
-    /// All layers.
-    fn run(&self, rows: &[RowInput<'_>], kv: &mut KvCache, s: &mut Scratch) -> Result<(), Error> {
-        let c = &self.config;
-        let d = c.d_model;
-        s.places.clear();
-        for (index, row) in rows.iter().enumerate() {
-            s.places.extend((row.start..row.start + row.tokens.len()).map(|position| (index, position)));
-        }
-        let total = s.places.len();
-        let width = (c.heads + 2 * c.kv_heads) * c.head_dim;
-        for (buffer, width) in [
-            (&mut s.x, d),
-            (&mut s.normed, d),
-            (&mut s.qkv, width),
-            (&mut s.attended, c.heads * c.head_dim),
-            (&mut s.gate_up, 2 * c.ffn),
-            (&mut s.gated, c.ffn),
-        ] {
-            buffer.resize(total * width, 0.0);
-        }
-        let tokens = rows.iter().flat_map(|row| row.tokens);
-        for (token, x) in tokens.zip(s.x.chunks_exact_mut(d)) {
-            self.embedding.row(*token as usize, x);
-        }
-        for (index, layer) in self.layers.iter().enumerate() {
-            if let Some(patch) = &layer.patch {
-                self.patch(patch, s)?;
-            }
-            let qkv = [&layer.q, &layer.k, &layer.v];
-            self.norm(&s.x, &layer.attn_norm, &qkv, (&mut s.normed, &mut s.quantized))?;
-            self.product(&qkv, (&s.normed, &s.quantized), &mut s.qkv, false)?;
-            self.rotate(layer, &s.places, &mut s.qkv);
-            self.attend(index, rows, &s.places, &s.qkv, kv, &mut s.attended);
-            self.prepare(&[&layer.output], (&mut s.attended, &mut s.quantized), |_, _| {})?;
-            self.product(&[&layer.output], (&s.attended, &s.quantized), &mut s.x, true)?;
-            let gate_up = [&layer.gate, &layer.up];
-            self.norm(&s.x, &layer.ffn_norm, &gate_up, (&mut s.normed, &mut s.quantized))?;
-            self.product(&gate_up, (&s.normed, &s.quantized), &mut s.gate_up, false)?;
-            let (isa, ffn, gate_up) = (self.isa, c.ffn, &s.gate_up);
-            self.prepare(&[&layer.down], (&mut s.gated, &mut s.quantized), |row, out| {
-                silu_mul(isa, &gate_up[row * 2 * ffn..(row + 1) * 2 * ffn], ffn, out);
-            })?;
-            self.product(&[&layer.down], (&s.gated, &s.quantized), &mut s.x, true)?;
-        }
-        Ok(())
-    }
-
-    fn patch(&self, patch: &Patch, s: &mut Scratch) -> Result<(), Error> {
-        let d = self.config.d_model;
-        let x = &s.x;
-        self.prepare(&[&patch.weight], (&mut s.normed, &mut s.quantized), |row, out| {
-            out.copy_from_slice(&x[row * d..(row + 1) * d]);
-        })?;
-        self.product(&[&patch.weight], (&s.normed, &s.quantized), &mut s.x, true)?;
-        for x in s.x.chunks_exact_mut(d) {
-            x.iter_mut().zip(&patch.bias).for_each(|(x, b)| *x += b);
-        }
-        Ok(())
-    }
-
-    /// Logits of the last new token of every row that wants them, and what is read from them.
-    fn finish(
-        &self,
-        rows: &[RowInput<'_>],
-        needs: StepNeeds,
-        out: &mut StepOutput,
-        s: &mut Scratch,
-    ) -> Result<(), Error> {
-        let (d, vocab) = (self.config.d_model, self.config.vocab);
-        let mut end = 0;
-        let mut count = 0;
+    /// New tokens need places of their own in the cache: they are stored side by side.
+    fn check_slots(&mut self, rows: &[RowInput<'_>], kv: &KvCache) -> Result<(), Error> {
+        let (slots, size) = (&mut self.scratch.slots, kv.block_size());
+        slots.clear();
         for row in rows {
-            end += row.tokens.len();
-            if row.sample {
-                // A row never moves behind its place.
-                s.x.copy_within((end - 1) * d..end * d, count * d);
-                count += 1;
-            }
+            let positions = row.start..row.start + row.tokens.len();
+            slots.extend(positions.map(|at| row.blocks[at / size] as usize * size + at % size));
         }
-        out.logits.resize(count * vocab, 0.0);
-        out.hidden.clear();
-        out.extra.clear();
-        if count > 0 {
-            let normed = &mut s.normed[..count * d];
-            self.norm(&s.x[..count * d], &self.norm, &[&self.head], (normed, &mut s.quantized))?;
-            self.product(&[&self.head], (&s.normed[..count * d], &s.quantized), &mut out.logits, false)?;
+        slots.sort_unstable();
+        match slots.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => check("KV block that two new tokens share a position of", pair[0] / size, false, "none"),
+            None => Ok(()),
         }
-        if needs.hidden {
-            out.hidden.extend_from_slice(&s.normed[..count * d]);
-        }
-        if let Some(extra) = needs.extra_row {
-            let logits = out.logits.iter_mut().skip(extra as usize).step_by(vocab);
-            out.extra.extend(logits.map(|logit| std::mem::replace(logit, f32::NEG_INFINITY)));
-        }
-        let results = (&mut out.signals, &mut out.top);
-        batch_signals((self.isa, &self.pool), (&out.logits, vocab), needs.signals, &mut s.signals, results);
-        Ok(())
-    }
-
-    fn norm(
-        &self,
-        x: &[f32],
-        weight: &[f32],
-        matrices: &[&PackedMatrix],
-        out: (&mut [f32], &mut Activations),
-    ) -> Result<(), Error> {
-        let d = weight.len();
-        self.prepare(matrices, out, |row, out| {
-            rms_norm(self.isa, &x[row * d..(row + 1) * d], weight, self.config.eps, out);
-        })
-    }
-
-    /// Calls `make(row, values)` for all rows of `x`, and quantises them if products with `matrices` ask for it.
-    fn prepare(
-        &self,
-        matrices: &[&PackedMatrix],
-        (x, quantized): (&mut [f32], &mut Activations),
-        make: impl Fn(usize, &mut [f32]) + Sync,
-    ) -> Result<(), Error> {
-        let width = matrices[0].k();
-        let rows = x.len() / width;
-        let wanted = matrices.iter().any(|matrix| matrix.is_quantized());
-        let quantized = wanted.then(|| Rows::new(quantized, rows, width)).transpose()?;
-        let shared = Shared::new(x);
-        self.pool.split(rows, |range| {
-            for row in range {
-                // SAFETY: ranges of `split` are disjoint, and so are the rows.
-                let x = unsafe { shared.part(row * width..(row + 1) * width) };
-                make(row, x);
-                if let Some(quantized) = &quantized {
-                    // SAFETY: as above.
-                    unsafe { quantized.quantize(self.isa, row, x) };
-                }
-            }
-        });
-        Ok(())
-    }
-
-    /// Products of the same rows with several matrices, side by side in `out`.
-    fn product(
-        &self,
-        matrices: &[&PackedMatrix],
-        inputs: (&[f32], &Activations),
-        out: &mut [f32],
-        add: bool,
-    ) -> Result<(), Error> {
-        let stride = matrices.iter().map(|matrix| matrix.n()).sum();
-        multiply_side_by_side(matrices, self.isa, &self.pool, inputs, out, Columns { stride, offset: 0, add })
-    }
-
-    /// Biases, head norms and rotary embedding of q and k.
-    fn rotate(&self, layer: &LayerWeights, places: &[(usize, usize)], qkv: &mut [f32]) {
-        let c = &self.config;
-        let (dim, half) = (c.head_dim, c.head_dim / 2);
-        let width = (c.heads + 2 * c.kv_heads) * dim;
-        let shared = Shared::new(qkv);
-        self.pool.split(places.len(), |range| {
-            for index in range {
-                // SAFETY: ranges of `split` are disjoint, and so are the rows.
-                let row = unsafe { shared.part(index * width..(index + 1) * width) };
-                if let Some(bias) = &layer.qkv_bias {
-                    row.iter_mut().zip(bias).for_each(|(x, b)| *x += b);
-                }
-                let position = places[index].1;
-                let (cos, sin) = (&c.cos[position * half..][..half], &c.sin[position * half..][..half]);
-                for (number, head) in row.chunks_exact_mut(dim).take(c.heads + c.kv_heads).enumerate() {
-                    if let Some([q_norm, k_norm]) = &layer.qk_norm {
-                        let mut normed = [0f32; 256];
-                        let weight = if number < c.heads { q_norm } else { k_norm };
-                        rms_norm(self.isa, head, weight, c.eps, &mut normed[..dim]);
-                        head.copy_from_slice(&normed[..dim]);
-                    }
-                    rope(head, cos, sin, c.rope_interleaved);
-                }
-            }
-        });
-    }
-
-    /// Stores the new keys and values, then attends: one task per new token and kv head.
-    #[allow(clippy::too_many_arguments, reason = "the buffers of a step, one by one")]
-    fn attend(
-        &self,
-        layer: usize,
-        rows: &[RowInput<'_>],
-        places: &[(usize, usize)],
-        qkv: &[f32],
-        kv: &mut KvCache,
-        out: &mut [f32],
-    ) {
-        let c = &self.config;
-        let (q_width, kv_width) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
-        for ((row, position), qkv) in places.iter().zip(qkv.chunks_exact(q_width + 2 * kv_width)) {
-            let (k, v) = qkv[q_width..].split_at(kv_width);
-            kv.append(layer, rows[*row].blocks, *position, k, v);
-        }
-        let kv = &*kv;
-        let group = q_width / c.kv_heads;
-        let shared = Shared::new(out);
-        self.pool.split(places.len() * c.kv_heads, |range| {
-            let mut scores = Vec::new();
-            for task in range {
-                let (index, head) = (task / c.kv_heads, task % c.kv_heads);
-                let (row, position) = places[index];
-                let start = index * (q_width + 2 * kv_width) + head * group;
-                let at = index * q_width + head * group;
-                // SAFETY: every task writes its own heads of its own token.
-                let out = unsafe { shared.part(at..at + group) };
-                let place = (layer, head);
-                kv.attend(
-                    self.isa,
-                    place,
-                    rows[row].blocks,
-                    position + 1,
-                    (&qkv[start..start + group], out),
-                    &mut scores,
-                );
-            }
-        });
     }
 }

@@ -55,6 +55,73 @@ impl Isa {
     }
 }
 
+/// What generic code that is compiled for an instruction set knows about it. Only functions compiled for it (or for
+/// more) may be generic over it.
+pub(crate) trait Level {
+    /// Attention heads that registers suffice for.
+    const HEADS: usize;
+    /// Registers hold a tile of four times 16 numbers for each of these heads.
+    const WIDE: bool;
+    /// 16 half precision numbers, none of them infinite or NaN, as f32.
+    fn widen_f16(bits: &[u16; crate::LANES]) -> [f32; crate::LANES];
+}
+
+/// As [`Level::widen_f16`], for one number.
+#[inline(always)]
+pub(crate) fn widen_f16(bits: u16) -> f32 {
+    // Sign to the top, exponent and mantissa to their places; then the difference of the exponents' biases.
+    let bits = (i32::from(bits as i16) << 13) as u32 & 0x8fff_e000;
+    f32::from_bits(bits) * f32::from_bits((127 + 112) << 23)
+}
+
+pub(crate) struct Portable;
+
+impl Level for Portable {
+    const HEADS: usize = 2;
+    const WIDE: bool = false;
+    #[inline(always)]
+    fn widen_f16(bits: &[u16; crate::LANES]) -> [f32; crate::LANES] {
+        bits.map(widen_f16)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) struct Avx2;
+
+#[cfg(target_arch = "x86_64")]
+impl Level for Avx2 {
+    const HEADS: usize = 2;
+    const WIDE: bool = false;
+    #[inline(always)]
+    fn widen_f16(bits: &[u16; crate::LANES]) -> [f32; crate::LANES] {
+        use std::arch::x86_64::*;
+        // SAFETY: 16 numbers are two vectors of 8; the caller is compiled for the instruction set.
+        unsafe {
+            let pointer = bits.as_ptr().cast::<__m128i>();
+            let halves = [_mm256_cvtph_ps(_mm_loadu_si128(pointer)), _mm256_cvtph_ps(_mm_loadu_si128(pointer.add(1)))];
+            std::mem::transmute::<[__m256; 2], [f32; crate::LANES]>(halves)
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) struct Avx512;
+
+#[cfg(target_arch = "x86_64")]
+impl Level for Avx512 {
+    const HEADS: usize = 4;
+    const WIDE: bool = true;
+    #[inline(always)]
+    fn widen_f16(bits: &[u16; crate::LANES]) -> [f32; crate::LANES] {
+        use std::arch::x86_64::*;
+        // SAFETY: 16 numbers are one vector; the caller is compiled for the instruction set.
+        unsafe {
+            let wide = _mm512_cvtph_ps(_mm256_loadu_si256(bits.as_ptr().cast()));
+            std::mem::transmute::<__m512, [f32; crate::LANES]>(wide)
+        }
+    }
+}
+
 /// Defines `fn $name(isa, args...)` that runs the `#[inline(always)]` function `$body`, compiled for `isa`.
 macro_rules! for_each_isa {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $body:path) => {

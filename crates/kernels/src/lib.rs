@@ -10,15 +10,16 @@
 mod attention;
 mod decoder;
 mod isa;
+mod kv;
 mod matrix;
 mod ops;
 mod pool;
 mod quantize;
 mod signals;
 
-pub use attention::KvCache;
 pub use decoder::{Decoder, DecoderConfig, LayerWeights, Patch, RowInput, StepNeeds, StepOutput};
 pub use isa::Isa;
+pub use kv::{KvCache, KvDtype};
 pub use matrix::{BlockKind, PackedMatrix};
 pub use ops::{argmax, softmax_weights};
 pub use pool::Pool;

@@ -17,6 +17,12 @@ pub(crate) fn reduce(lanes: [f32; LANES]) -> f32 {
     v[0]
 }
 
+/// The larger one, where NaN counts as nothing if it comes first: one instruction, unlike `f32::max`.
+#[inline(always)]
+pub(crate) fn larger(x: f32, than: f32) -> f32 {
+    if x > than { x } else { than }
+}
+
 /// `exp(x)` for `x <= 0`, to about 1e-7 relative; 0 far below. A polynomial after reduction by `ln 2`, as in Cephes.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {

@@ -197,6 +197,11 @@ impl Pool {
         self.threads
     }
 
+    /// Fewer tasks than this leave threads without work.
+    pub(crate) fn tasks_wanted(&self) -> usize {
+        if self.threads > 1 { CHUNKS_PER_THREAD * self.threads } else { 1 }
+    }
+
     /// Whether the pools of this process have more threads than the process has cores: waiting then costs others time,
     /// and steps take longer than they should.
     pub fn oversubscribed(&self) -> bool {

@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 
 use crate::isa::for_each_isa;
-use crate::ops::{exp, reduce};
+use crate::ops::{exp, larger, reduce};
 use crate::pool::{Pool, Shared};
 use crate::{Isa, LANES};
 
@@ -167,12 +167,6 @@ impl Sums {
 for_each_isa! { fn maximum(x: &[f32], max: &mut f32) = maximum_body }
 for_each_isa! { fn exponentials(x: &[f32], max: f32, sums: &mut [f32; 2]) = exponentials_body }
 for_each_isa! { fn any_above(x: &[f32], bound: f32, any: &mut bool) = any_above_body }
-
-/// The larger one, where NaN counts as nothing if it comes first: one instruction, unlike `f32::max`.
-#[inline(always)]
-fn larger(x: f32, than: f32) -> f32 {
-    if x > than { x } else { than }
-}
 
 #[inline(always)]
 fn maximum_body(x: &[f32], max: &mut f32) {

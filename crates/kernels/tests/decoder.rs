@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use tokenrouter_kernels::{
-    BlockKind, Decoder, DecoderConfig, Isa, KvCache, LayerWeights, PackedMatrix, Patch, Pool, RowInput, SignalSet,
-    StepNeeds, StepOutput, logit_signals,
+    BlockKind, Decoder, DecoderConfig, Isa, KvCache, KvDtype, LayerWeights, PackedMatrix, Patch, Pool, RowInput,
+    SignalSet, StepNeeds, StepOutput, logit_signals,
 };
 
 const VOCAB: usize = 50;
-const POSITIONS: usize = 64;
+const POSITIONS: usize = 320;
 const BLOCK: usize = 16;
 
 #[derive(Debug, Clone, Copy)]
@@ -18,13 +18,14 @@ struct Shape {
     dim: usize,
     quantized: bool,
     qk_norm: bool,
+    kv: KvDtype,
 }
 
 const SHAPES: [Shape; 4] = [
-    Shape { heads: 3, kv_heads: 1, dim: 64, quantized: true, qk_norm: false },
-    Shape { heads: 10, kv_heads: 2, dim: 32, quantized: true, qk_norm: true },
-    Shape { heads: 4, kv_heads: 4, dim: 48, quantized: false, qk_norm: false },
-    Shape { heads: 8, kv_heads: 1, dim: 128, quantized: false, qk_norm: true },
+    Shape { heads: 3, kv_heads: 1, dim: 64, quantized: true, qk_norm: false, kv: KvDtype::F32 },
+    Shape { heads: 10, kv_heads: 2, dim: 32, quantized: true, qk_norm: true, kv: KvDtype::F16 },
+    Shape { heads: 4, kv_heads: 4, dim: 48, quantized: false, qk_norm: false, kv: KvDtype::Bf16 },
+    Shape { heads: 8, kv_heads: 1, dim: 128, quantized: false, qk_norm: true, kv: KvDtype::F16 },
 ];
 
 /// Deterministic numbers in -0.5..0.5.
@@ -107,7 +108,8 @@ fn bits(out: &StepOutput, index: usize) -> Vec<u32> {
 fn results(shape: Shape, isa: Isa, threads: usize, prompts: &[Vec<u32>], chunk: usize) -> Vec<Vec<u32>> {
     let mut decoder = decoder(shape, isa, threads);
     let per_prompt = POSITIONS / BLOCK;
-    let mut kv = KvCache::new(2, shape.kv_heads, shape.dim, prompts.len() * per_prompt, BLOCK).expect("a cache");
+    let mut kv =
+        KvCache::new(2, shape.kv_heads, shape.dim, (prompts.len() * per_prompt, BLOCK), shape.kv).expect("a cache");
     // Block tables in falling order, interleaved over the prompts.
     let table = |i: usize| (0..per_prompt).map(|b| ((per_prompt - 1 - b) * prompts.len() + i) as u32).collect();
     let tables: Vec<Vec<u32>> = (0..prompts.len()).map(table).collect();
@@ -135,7 +137,7 @@ fn results(shape: Shape, isa: Isa, threads: usize, prompts: &[Vec<u32>], chunk: 
 
 #[test]
 fn results_do_not_depend_on_batch_chunks_threads_or_instruction_set() {
-    let prompts: Vec<Vec<u32>> = [1usize, 17, 33, 5, 40]
+    let prompts: Vec<Vec<u32>> = [1usize, 17, 300, 5, 40]
         .iter()
         .enumerate()
         .map(|(i, length)| (0..*length).map(|t| ((t * 7 + i * 13) % VOCAB) as u32).collect())
@@ -149,7 +151,7 @@ fn results_do_not_depend_on_batch_chunks_threads_or_instruction_set() {
         assert!(reference.iter().all(finite), "all numbers are finite but the logit of the extra row");
         assert_ne!(reference[0], reference[3]);
         for isa in Isa::available() {
-            for (threads, chunk) in [(1, 1), (1, POSITIONS), (2, 3), (3, 16)] {
+            for (threads, chunk) in [(1, 1), (1, POSITIONS), (2, 3), (3, 60)] {
                 let got = results(shape, isa, threads, &prompts, chunk);
                 assert_eq!(got, reference, "{shape:?}, {isa:?}, {threads} threads, chunks of {chunk}");
             }
@@ -198,7 +200,7 @@ fn idle_decoder() -> Decoder {
 #[test]
 fn patches_hidden_states_and_signals_match_plain_arithmetic() {
     let mut decoder = idle_decoder();
-    let mut kv = KvCache::new(2, 1, 32, 8, BLOCK).expect("a cache");
+    let mut kv = KvCache::new(2, 1, 32, (8, BLOCK), KvDtype::F32).expect("a cache");
     let (weight, bias, embedding) = (noise(7, 64 * 64), noise(8, 64), noise(9, VOCAB * 64));
     let row = |blocks, sample| RowInput { tokens: &[11, 4], start: 0, blocks, sample };
     let rows = [row(&[0], false), row(&[1], true), row(&[2], true)];
@@ -232,4 +234,23 @@ fn patches_hidden_states_and_signals_match_plain_arithmetic() {
     let bad = StepNeeds { extra_row: Some(VOCAB as u32), ..StepNeeds::default() };
     assert!(decoder.forward(&rows, &mut kv, bad, &mut out).is_err());
     assert!(decoder.embedding_row(VOCAB as u32, &mut x).is_err());
+}
+
+#[test]
+fn what_does_not_fit_the_cache_is_refused() {
+    let mut decoder = idle_decoder();
+    let mut out = StepOutput::default();
+    let row = |blocks, start| RowInput { tokens: &[1, 2], start, blocks, sample: true };
+    let mut step = |kv: &mut KvCache, rows: &[RowInput<'_>]| decoder.forward(rows, kv, StepNeeds::default(), &mut out);
+    let mut kv = KvCache::new(2, 1, 32, (8, BLOCK), KvDtype::F16).expect("a cache");
+    assert!(step(&mut kv, &[row(&[3, 5], 15)]).is_ok());
+    assert!(step(&mut kv, &[row(&[3, 5], 2), row(&[3, 4], 16)]).is_ok(), "they share a block, but no new position");
+    for rows in [[row(&[3, 5], 2), row(&[3, 4], 3)], [row(&[3], 0), row(&[8], 0)], [row(&[3], 0), row(&[4], 15)]] {
+        assert!(step(&mut kv, &rows).is_err(), "{rows:?}");
+    }
+    for (layers, heads, dim) in [(3, 1, 32), (2, 2, 32), (2, 1, 16)] {
+        let mut kv = KvCache::new(layers, heads, dim, (8, BLOCK), KvDtype::F32).expect("a cache");
+        assert!(step(&mut kv, &[row(&[0], 0)]).is_err());
+    }
+    assert!(KvCache::new(2, 1, 32, (8, 24), KvDtype::F32).is_err());
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use candle_core::DType;
 use candle_core::quantized::GgmlDType;
 use tokenrouter_kernels::{
-    BlockKind, Decoder, DecoderConfig, Isa, KvCache, LayerWeights, PackedMatrix, Patch, Pool, RowInput, SignalSet,
-    StepNeeds,
+    BlockKind, Decoder, DecoderConfig, Isa, KvCache, KvDtype, LayerWeights, PackedMatrix, Patch, Pool, RowInput,
+    SignalSet, StepNeeds,
 };
 
 use super::sampler::{Candidates, Sampler};
@@ -41,7 +41,8 @@ impl NativeRunner {
         let (blocks, block_size) = options.kv;
         let path = weights.path();
         let failed = |error: tokenrouter_kernels::Error| ModelError::invalid(path, error.to_string());
-        let kv = KvCache::new(arch.layers.len(), arch.kv_heads, arch.head_dim, blocks, block_size).map_err(failed)?;
+        let kv = KvCache::new(arch.layers.len(), arch.kv_heads, arch.head_dim, (blocks, block_size), KvDtype::F32)
+            .map_err(failed)?;
         let loader = Loader { arch, weights, patches, dtype };
         let embedding = Arc::new(loader.matrix(Slot::Embedding, arch.vocab, arch.d_model)?);
         let head = match weights.find(Slot::Head)? {

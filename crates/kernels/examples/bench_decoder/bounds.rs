@@ -1,0 +1,86 @@
+//! What the machine could do: reading memory, and products of 8-bit integers in registers.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use tokenrouter_kernels::Isa;
+
+/// Runs `work(thread)` on `threads` threads at once.
+fn on_threads(threads: usize, work: impl Fn(usize) + Sync) {
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let work = &work;
+            scope.spawn(move || work(thread));
+        }
+    });
+}
+
+/// Bytes per second of reading a large array on `threads` threads: the best of several passes, in one, two
+/// and four streams a thread.
+pub(crate) fn read_bandwidth(data: &[[u64; 16]], threads: usize) -> f64 {
+    let part = data.len() / threads;
+    let mut best = f64::INFINITY;
+    for pass in 0..30 {
+        let start = Instant::now();
+        on_threads(threads, |thread| {
+            let data = &data[thread * part..][..part];
+            black_box(match pass % 3 {
+                0 => read::<1>(data),
+                1 => read::<2>(data),
+                _ => read::<4>(data),
+            });
+        });
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    (part * threads * size_of::<[u64; 16]>()) as f64 / best
+}
+
+/// Combines all of `data`, read in `STREAMS` streams side by side.
+fn read<const STREAMS: usize>(data: &[[u64; 16]]) -> [u64; 16] {
+    let length = data.len() / STREAMS;
+    let streams: [&[[u64; 16]]; STREAMS] = std::array::from_fn(|stream| &data[stream * length..][..length]);
+    let mut sums = [0u64; 16];
+    for at in 0..length {
+        for stream in streams {
+            for (sum, value) in sums.iter_mut().zip(&stream[at]) {
+                *sum ^= value;
+            }
+        }
+    }
+    sums
+}
+
+/// Multiply-adds of 8-bit integers per second that `threads` threads reach in registers, if the processor has an
+/// instruction for them.
+pub(crate) fn int8_peak(threads: usize) -> Option<f64> {
+    #[cfg(target_arch = "x86_64")]
+    if Isa::detect() == Isa::Avx512Vnni {
+        const ROUNDS: usize = 2_000_000;
+        let mut best = f64::INFINITY;
+        for _ in 0..5 {
+            let start = Instant::now();
+            // SAFETY: detected above.
+            on_threads(threads, |_| unsafe { vnni(ROUNDS) });
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        return Some((threads * ROUNDS * 12 * 64) as f64 / best);
+    }
+    let _ = threads;
+    None
+}
+
+/// # Safety
+/// AVX-512 VNNI.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vnni")]
+unsafe fn vnni(rounds: usize) {
+    use std::arch::x86_64::*;
+    let (x, y) = (_mm512_set1_epi8(3), _mm512_set1_epi8(black_box(1)));
+    let mut sums = [_mm512_setzero_si512(); 12];
+    for _ in 0..rounds {
+        for sum in &mut sums {
+            *sum = _mm512_dpbusd_epi32(*sum, x, y);
+        }
+    }
+    black_box(sums.map(|sum| _mm512_reduce_add_epi32(sum)));
+}
