@@ -148,8 +148,8 @@ fn dispatch<E: Element>(isa: Isa, view: View<'_, E>, chunks: Range<usize>, to: (
             // SAFETY: public functions check `isa` with `Isa::check`, which detects the features.
             Isa::Avx512Vnni => return unsafe { avx512(view, chunks, to) },
             // SAFETY: as above.
-            Isa::Avx2 => return unsafe { avx2(view, chunks, to) },
-            Isa::Baseline => {}
+            Isa::Avx2 | Isa::AvxVnni => return unsafe { avx2(view, chunks, to) },
+            Isa::Baseline | Isa::NeonDotprod => {}
         }
     }
     let _ = isa;

@@ -5,10 +5,14 @@
 pub enum Isa {
     /// What every processor of the architecture has.
     Baseline,
-    /// AVX2 and FMA.
+    /// AVX2, FMA and F16C.
     Avx2,
+    /// The same, and dot products of bytes.
+    AvxVnni,
     /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512Vnni,
+    /// NEON and dot products of bytes.
+    NeonDotprod,
 }
 
 impl Isa {
@@ -19,7 +23,8 @@ impl Isa {
 
     /// All that this processor has, the best last.
     pub fn available() -> Vec<Self> {
-        [Self::Baseline, Self::Avx2, Self::Avx512Vnni].into_iter().filter(|isa| isa.is_available()).collect()
+        let all = [Self::Baseline, Self::Avx2, Self::AvxVnni, Self::Avx512Vnni, Self::NeonDotprod];
+        all.into_iter().filter(|isa| isa.is_available()).collect()
     }
 
     /// Whether this processor has it.
@@ -39,10 +44,20 @@ impl Isa {
             match self {
                 Self::Baseline => true,
                 Self::Avx2 => avx2(),
+                Self::AvxVnni => avx2() && is_x86_feature_detected!("avxvnni"),
                 Self::Avx512Vnni => avx2() && avx512(),
+                Self::NeonDotprod => false,
             }
         }
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        {
+            match self {
+                Self::Baseline => true,
+                Self::NeonDotprod => std::arch::is_aarch64_feature_detected!("dotprod"),
+                _ => false,
+            }
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         {
             self == Self::Baseline
         }
@@ -140,8 +155,8 @@ macro_rules! for_each_isa {
                     // SAFETY: public functions check `isa` with `Isa::check`, which detects the features.
                     crate::Isa::Avx512Vnni => return unsafe { avx512($($arg),*) },
                     // SAFETY: as above.
-                    crate::Isa::Avx2 => return unsafe { avx2($($arg),*) },
-                    crate::Isa::Baseline => {}
+                    crate::Isa::Avx2 | crate::Isa::AvxVnni => return unsafe { avx2($($arg),*) },
+                    crate::Isa::Baseline | crate::Isa::NeonDotprod => {}
                 }
             }
             let _ = isa;

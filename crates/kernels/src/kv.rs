@@ -264,12 +264,12 @@ for_each_isa! { fn to_bf16(x: &[f32], out: &mut [u16]) = to_bf16_body }
 
 #[inline(always)]
 fn to_f16_body(x: &[f32], out: &mut [u16]) {
-    const MAX: f32 = 65504.0;
+    const MAX: u32 = 65504f32.to_bits();
     const LEAST_NORMAL: f32 = 6.103_515_6e-5;
     for (x, out) in x.iter().zip(out) {
         let sign = x.to_bits() >> 16 & 0x8000;
-        // NaN is not below.
-        let x = if x.abs() < MAX { x.abs() } else { MAX };
+        // Of the same order as integers; NaN is above all.
+        let x = f32::from_bits(x.abs().to_bits().min(MAX));
         // To nearest, ties to even: in integers where the result is normal; where it is not, by adding a number whose
         // last bit has the weight of the result's.
         let normal = (x.to_bits() + 0xfff + (x.to_bits() >> 13 & 1)).wrapping_sub(112 << 23) >> 13;

@@ -1,7 +1,7 @@
 //! Hot loops of the serving engine on the CPU.
 //!
 //! Every kernel exists once, as plain Rust over arrays of 16 lanes, and is compiled for each instruction set that is
-//! chosen at run time ([`Isa`]); the integer products also have an AVX-512 VNNI version. All versions use fused
+//! chosen at run time ([`Isa`]); products of integers also have versions for AVX2, VNNI and NEON. All versions use fused
 //! multiply-adds in the same order, so their results are equal to the last bit, and a row's result never depends on the
 //! batch it is in, on the tile it falls in, or on the number of threads.
 //!

@@ -1,8 +1,12 @@
 //! Weight matrices `[n, k]` (one row per output) in tiles of 16 rows, and their products with rows of activations.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod generic;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 use std::ops::Range;
 
@@ -191,19 +195,32 @@ impl PackedMatrix {
         out: &Target<'_>,
     ) {
         let range = groups.start * self.group()..(groups.end * self.group()).min(self.n.div_ceil(LANES));
+        let k = self.k;
         #[cfg(target_arch = "x86_64")]
-        if isa == Isa::Avx512Vnni {
-            match &self.tiles {
-                // SAFETY: `Isa::check` detected the features. Every group is given to one thread.
-                Tiles::Int4(t) => unsafe { avx512::int4(t, self.k, quantized, range, out) },
-                // SAFETY: as above.
-                Tiles::Int8(t) => unsafe { avx512::int8(t, self.k, quantized, range, out) },
-                // SAFETY: as above.
-                Tiles::F32(t) => unsafe { avx512::dense(t, self.k, x, range, out) },
-                // SAFETY: as above.
-                Tiles::Bf16(t) => unsafe { avx512::dense(t, self.k, x, range, out) },
+        // SAFETY: `Isa::check` detected the features. Every group is given to one thread.
+        unsafe {
+            match (isa, &self.tiles) {
+                (Isa::Avx512Vnni, Tiles::Int4(t)) => return avx512::int4(t, k, quantized, range, out),
+                (Isa::Avx512Vnni, Tiles::Int8(t)) => return avx512::int8(t, k, quantized, range, out),
+                (Isa::Avx512Vnni, Tiles::F32(t)) => return avx512::dense(t, k, x, range, out),
+                (Isa::Avx512Vnni, Tiles::Bf16(t)) => return avx512::dense(t, k, x, range, out),
+                (Isa::AvxVnni, Tiles::Int4(t)) => return avx2::int4_vnni(t, k, quantized, range, out),
+                (Isa::AvxVnni, Tiles::Int8(t)) => return avx2::int8_vnni(t, k, quantized, range, out),
+                (Isa::Avx2, Tiles::Int4(t)) => return avx2::int4(t, k, quantized, range, out),
+                (Isa::Avx2, Tiles::Int8(t)) => return avx2::int8(t, k, quantized, range, out),
+                (Isa::Avx2 | Isa::AvxVnni, Tiles::F32(t)) => return avx2::dense(t, k, x, range, out),
+                (Isa::Avx2 | Isa::AvxVnni, Tiles::Bf16(t)) => return avx2::dense(t, k, x, range, out),
+                _ => {}
             }
-            return;
+        }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as above.
+        unsafe {
+            match (isa, &self.tiles) {
+                (Isa::NeonDotprod, Tiles::Int4(t)) => return neon::multiply(t, k, quantized, range, out),
+                (Isa::NeonDotprod, Tiles::Int8(t)) => return neon::multiply(t, k, quantized, range, out),
+                _ => {}
+            }
         }
         generic::multiply(isa, self, (x, quantized), range, out);
     }

@@ -119,6 +119,7 @@ impl Options {
             isa: match value("--isa", "best").as_str() {
                 "baseline" => Isa::Baseline,
                 "avx2" => Isa::Avx2,
+                "avxvnni" => Isa::AvxVnni,
                 _ => Isa::detect(),
             },
             runs: numbers("--runs", "15")?.first().copied().unwrap_or(15),

@@ -1,4 +1,4 @@
-//! Products in plain Rust: the reference for every other version, and what processors without AVX-512 VNNI run.
+//! Products in plain Rust: the reference for every other version, and what processors run that have none of their own.
 
 use std::ops::Range;
 

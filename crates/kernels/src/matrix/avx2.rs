@@ -1,0 +1,319 @@
+//! Products with AVX2, those of integers with and without VNNI: one tile x up to four rows in registers.
+//!
+//! Sums of integers are exact in any order, and floats are accumulated as in `generic`: results are equal to the last
+//! bit.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::{Target, Tile4, Tile8};
+use crate::LANES;
+use crate::quantize::{Activations, BLOCK, Block, PANEL};
+
+/// Rows that are worked on at once: their sums of a tile fill half of the registers.
+const ROWS: usize = 4;
+
+/// How products of unsigned and signed bytes are added up.
+trait Dot {
+    /// Sums have room for any bytes, not for 4-bit weights only.
+    const BYTES: bool;
+    /// # Safety
+    /// The instruction set of this type.
+    unsafe fn add(sums: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i;
+    /// The sums as 32-bit integers, one for every four bytes.
+    ///
+    /// # Safety
+    /// The instruction set of this type.
+    unsafe fn finish(sums: __m256i) -> __m256i;
+}
+
+/// In 16 bits: a block gives 8 sums of two products, at most `8 * 2 * 15 * 127`.
+struct Avx2;
+
+impl Dot for Avx2 {
+    const BYTES: bool = false;
+    #[inline(always)]
+    unsafe fn add(sums: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i {
+        // SAFETY: promised by the caller.
+        unsafe { _mm256_add_epi16(sums, _mm256_maddubs_epi16(unsigned, signed)) }
+    }
+    #[inline(always)]
+    unsafe fn finish(sums: __m256i) -> __m256i {
+        // SAFETY: promised by the caller.
+        unsafe { _mm256_madd_epi16(sums, _mm256_set1_epi16(1)) }
+    }
+}
+
+struct AvxVnni;
+
+impl Dot for AvxVnni {
+    const BYTES: bool = true;
+    #[inline(always)]
+    unsafe fn add(sums: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i {
+        // SAFETY: promised by the caller.
+        unsafe { _mm256_dpbusd_avx_epi32(sums, unsigned, signed) }
+    }
+    #[inline(always)]
+    unsafe fn finish(sums: __m256i) -> __m256i {
+        sums
+    }
+}
+
+/// A pair of vectors: the sums of 16 outputs.
+type Pair<T> = [T; 2];
+
+/// Defines the entry points `$int4` and `$int8` for an instruction set.
+macro_rules! products {
+    ($features:literal, $dot:ty, $int4:ident, $int8:ident) => {
+        /// # Safety
+        /// The instruction set; no other thread writes these tiles.
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn $int4(
+            tiles: &[Tile4],
+            k: usize,
+            a: &Activations,
+            range: Range<usize>,
+            target: &Target<'_>,
+        ) {
+            // SAFETY: promised by the caller.
+            unsafe { by_rows::<_, $dot>(tiles, k, a, range, target) }
+        }
+
+        /// # Safety
+        /// As above.
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn $int8(
+            tiles: &[Tile8],
+            k: usize,
+            a: &Activations,
+            range: Range<usize>,
+            target: &Target<'_>,
+        ) {
+            // SAFETY: promised by the caller.
+            unsafe { by_rows::<_, $dot>(tiles, k, a, range, target) }
+        }
+    };
+}
+products!("avx2,fma,f16c", Avx2, int4, int8);
+products!("avx2,fma,f16c,avxvnni", AvxVnni, int4_vnni, int8_vnni);
+
+/// A block of 16 rows x 32 columns of weights.
+trait Tile {
+    /// Adds the products with some rows' activations to the sums of 16 outputs a row.
+    ///
+    /// # Safety
+    /// The instruction set of `D`, and AVX2, FMA and F16C.
+    unsafe fn add<D: Dot, const M: usize>(&self, rows: [&Block; M], acc: &mut [Pair<__m256>; M]);
+}
+
+/// # Safety
+/// As `Tile::add`; no other thread writes these tiles.
+#[inline(always)]
+unsafe fn by_rows<T: Tile, D: Dot>(tiles: &[T], k: usize, a: &Activations, range: Range<usize>, target: &Target<'_>) {
+    let blocks = k / BLOCK;
+    for tile in range {
+        let weights = &tiles[tile * blocks..(tile + 1) * blocks];
+        for row in (0..target.rows).step_by(ROWS) {
+            // SAFETY: promised by the caller.
+            unsafe {
+                match (target.rows - row).min(ROWS) {
+                    1 => rows_of_tile::<T, D, 1>(weights, a, (tile, row), target),
+                    2 => rows_of_tile::<T, D, 2>(weights, a, (tile, row), target),
+                    3 => rows_of_tile::<T, D, 3>(weights, a, (tile, row), target),
+                    _ => rows_of_tile::<T, D, ROWS>(weights, a, (tile, row), target),
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As `by_rows`.
+#[inline(always)]
+unsafe fn rows_of_tile<T: Tile, D: Dot, const M: usize>(
+    weights: &[T],
+    a: &Activations,
+    (tile, row): (usize, usize),
+    target: &Target<'_>,
+) {
+    const { assert!(PANEL.is_multiple_of(ROWS)) };
+    // SAFETY: promised by the caller.
+    let mut acc = [[unsafe { _mm256_setzero_ps() }; 2]; M];
+    for (weights, panel) in weights.iter().zip(a.panel(row)) {
+        let rows = std::array::from_fn(|m| &panel[row % PANEL + m]);
+        // SAFETY: promised by the caller.
+        unsafe { weights.add::<D, M>(rows, &mut acc) };
+    }
+    for (m, acc) in acc.into_iter().enumerate() {
+        // SAFETY: plain numbers of the same size; the caller owns the tile.
+        unsafe { target.store(row + m, tile, &std::mem::transmute::<Pair<__m256>, [f32; LANES]>(acc)) };
+    }
+}
+
+impl Tile for Tile4 {
+    #[inline(always)]
+    unsafe fn add<D: Dot, const M: usize>(&self, rows: [&Block; M], acc: &mut [Pair<__m256>; M]) {
+        // SAFETY: the instruction sets are promised by the caller; loads are of the tile's 256 bytes, 16 scales and
+        // 16 minima.
+        unsafe {
+            let mask = _mm256_set1_epi8(15);
+            let mut dot = [[_mm256_setzero_si256(); 2]; M];
+            for group in 0..4 {
+                let mut nibbles = [[mask; 2]; 2];
+                for half in 0..2 {
+                    let bytes = _mm256_loadu_si256(self.values.as_ptr().add(group * 64 + half * 32).cast());
+                    nibbles[0][half] = _mm256_and_si256(bytes, mask);
+                    nibbles[1][half] = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), mask);
+                }
+                for m in 0..M {
+                    for (which, nibbles) in nibbles.iter().enumerate() {
+                        let value = _mm256_set1_epi32(rows[m].values[2 * group + which]);
+                        for half in 0..2 {
+                            dot[m][half] = D::add(dot[m][half], nibbles[half], value);
+                        }
+                    }
+                }
+            }
+            for half in 0..2 {
+                let (scales, minima) = (load_half(&self.scales, half), load_half(&self.minima, half));
+                for m in 0..M {
+                    let scaled = _mm256_mul_ps(scales, _mm256_set1_ps(rows[m].scale));
+                    let dot = _mm256_cvtepi32_ps(D::finish(dot[m][half]));
+                    acc[m][half] = _mm256_fmadd_ps(dot, scaled, acc[m][half]);
+                    acc[m][half] = _mm256_fmadd_ps(minima, _mm256_set1_ps(rows[m].scaled_sum), acc[m][half]);
+                }
+            }
+        }
+    }
+}
+
+impl Tile for Tile8 {
+    #[inline(always)]
+    unsafe fn add<D: Dot, const M: usize>(&self, rows: [&Block; M], acc: &mut [Pair<__m256>; M]) {
+        // SAFETY: the instruction sets are promised by the caller; loads are of the tile's 512 bytes and 16 scales.
+        unsafe {
+            let mask = _mm256_set1_epi8(15);
+            for half in 0..2 {
+                // Where bytes are too large for the sums, lower and upper four bits are added up by themselves.
+                let mut dots = [[_mm256_setzero_si256(); M]; 2];
+                for group in 0..8 {
+                    let bytes = _mm256_loadu_si256(self.values.as_ptr().add(group * 64 + half * 32).cast());
+                    let (low, high) = if D::BYTES {
+                        (bytes, bytes)
+                    } else {
+                        (_mm256_and_si256(bytes, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), mask))
+                    };
+                    for m in 0..M {
+                        let value = _mm256_set1_epi32(rows[m].values[group]);
+                        dots[0][m] = D::add(dots[0][m], low, value);
+                        if !D::BYTES {
+                            dots[1][m] = D::add(dots[1][m], high, value);
+                        }
+                    }
+                }
+                let scales = load_half(&self.scales, half);
+                for m in 0..M {
+                    let mut dot = _mm256_add_epi32(D::finish(dots[0][m]), _mm256_set1_epi32(rows[m].offset));
+                    if !D::BYTES {
+                        dot = _mm256_add_epi32(dot, _mm256_slli_epi32::<4>(D::finish(dots[1][m])));
+                    }
+                    let scaled = _mm256_mul_ps(scales, _mm256_set1_ps(rows[m].scale));
+                    acc[m][half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scaled, acc[m][half]);
+                }
+            }
+        }
+    }
+}
+
+/// Eight of 16 half precision numbers.
+///
+/// # Safety
+/// F16C.
+#[inline(always)]
+unsafe fn load_half(numbers: &[half::f16; LANES], half: usize) -> __m256 {
+    // SAFETY: promised by the caller; 8 of 16 numbers are read.
+    unsafe { _mm256_cvtph_ps(_mm_loadu_si128(numbers.as_ptr().add(8 * half).cast())) }
+}
+
+/// A dense weight type: 8 of them widen to floats.
+pub(super) trait Weight: Copy {
+    /// # Safety
+    /// `pointer` is readable for 8 weights; AVX2.
+    unsafe fn load(pointer: *const Self) -> __m256;
+}
+
+impl Weight for f32 {
+    #[inline(always)]
+    unsafe fn load(pointer: *const Self) -> __m256 {
+        // SAFETY: promised by the caller.
+        unsafe { _mm256_loadu_ps(pointer) }
+    }
+}
+
+impl Weight for u16 {
+    #[inline(always)]
+    unsafe fn load(pointer: *const Self) -> __m256 {
+        // SAFETY: promised by the caller. A bfloat16 is the upper half of a float.
+        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(pointer.cast())))) }
+    }
+}
+
+/// # Safety
+/// AVX2 and FMA; no other thread writes these tiles.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn dense<W: Weight>(tiles: &[W], k: usize, x: &[f32], range: Range<usize>, target: &Target<'_>) {
+    let mut tile = range.start;
+    while tile < range.end {
+        // One row wants several tiles in flight to hide the latency of additions.
+        let together = if target.rows == 1 && range.end - tile >= 4 { 4 } else { 1 };
+        let weights = &tiles[tile * k * LANES..(tile + together) * k * LANES];
+        for row in (0..target.rows).step_by(ROWS) {
+            let rows = ROWS.min(target.rows - row);
+            let x = &x[row * k..(row + rows) * k];
+            // SAFETY: promised by the caller; the slices have the sizes that are asked for.
+            unsafe {
+                match (rows, together) {
+                    (1, 4) => dense_rows::<W, 1, 4>(weights, x, (tile, row), target),
+                    (1, _) => dense_rows::<W, 1, 1>(weights, x, (tile, row), target),
+                    (2, _) => dense_rows::<W, 2, 1>(weights, x, (tile, row), target),
+                    (3, _) => dense_rows::<W, 3, 1>(weights, x, (tile, row), target),
+                    _ => dense_rows::<W, ROWS, 1>(weights, x, (tile, row), target),
+                }
+            }
+        }
+        tile += together;
+    }
+}
+
+/// # Safety
+/// As `dense`; `weights` are `T` tiles and `x` are `M` rows.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn dense_rows<W: Weight, const M: usize, const T: usize>(
+    weights: &[W],
+    x: &[f32],
+    (tile, row): (usize, usize),
+    target: &Target<'_>,
+) {
+    let k = x.len() / M;
+    let mut acc = [[[_mm256_setzero_ps(); 2]; M]; T];
+    for column in 0..k {
+        // SAFETY: a row has `k` values.
+        let inputs: [__m256; M] = std::array::from_fn(|m| _mm256_set1_ps(unsafe { *x.as_ptr().add(m * k + column) }));
+        for (t, acc) in acc.iter_mut().enumerate() {
+            for half in 0..2 {
+                // SAFETY: a tile has `k` columns of 16 weights.
+                let weights = unsafe { W::load(weights.as_ptr().add((t * k + column) * LANES + 8 * half)) };
+                for m in 0..M {
+                    acc[m][half] = _mm256_fmadd_ps(inputs[m], weights, acc[m][half]);
+                }
+            }
+        }
+    }
+    for (t, acc) in acc.into_iter().enumerate() {
+        for (m, acc) in acc.into_iter().enumerate() {
+            // SAFETY: plain numbers of the same size; the caller owns the tiles.
+            unsafe { target.store(row + m, tile + t, &std::mem::transmute::<Pair<__m256>, [f32; LANES]>(acc)) };
+        }
+    }
+}
