@@ -15,8 +15,7 @@ use tokio::sync::mpsc;
 use crate::config::{Config, ConfigError};
 use crate::model::ModelError;
 use crate::request::{CommittedToken, FinishReason, ModelIndex, Request, RequestId, RequestStats, StreamEvent};
-use crate::routing::RoutingPolicy;
-use crate::routing::registry::{self, SystemView};
+use crate::routing::registry::{self, BuiltPolicy, SystemView};
 use crate::scheduler::{Event, MAX_FRUITLESS, ModelStats};
 use crate::subserver::{Inbound, Shared, Streams};
 use crate::tokenizer::TextCodec;
@@ -144,10 +143,7 @@ impl Engine {
 
     /// Like [`Self::launch`], with a policy that is not in the registry: `make` builds it from what is known of the
     /// models. `config.routing` only gives its name.
-    pub fn launch_with(
-        config: &Config,
-        make: &dyn Fn(&SystemView) -> Result<Box<dyn RoutingPolicy>, String>,
-    ) -> Result<Self, EngineError> {
+    pub fn launch_with(config: &Config, make: &dyn Fn(&SystemView) -> BuiltPolicy) -> Result<Self, EngineError> {
         launch::launch(config, make)
     }
 

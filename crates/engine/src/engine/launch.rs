@@ -14,7 +14,7 @@ use super::{Engine, EngineError, Inner, LaunchInfo, thresholds};
 use crate::config::{ChatTemplateConfig, Config, DeviceConfig, EmulatedConfig, ModelConfig, RunnerKind};
 use crate::model::{Decoder, ModelError, ModelFiles};
 use crate::routing::RoutingPolicy;
-use crate::routing::registry::SystemView;
+use crate::routing::registry::{BuiltPolicy, SystemView};
 use crate::runner::{
     CandleRunner, EmulatedModel, EmulatedRunner, ModelRunner, NativeRunner, RunnerOptions, missing_signal,
 };
@@ -42,7 +42,7 @@ struct Common {
 }
 
 /// Makes the policy of a system.
-pub(super) type MakePolicy<'a> = &'a dyn Fn(&SystemView) -> Result<Box<dyn RoutingPolicy>, String>;
+pub(super) type MakePolicy<'a> = &'a dyn Fn(&SystemView) -> BuiltPolicy;
 
 pub(super) fn launch(config: &Config, make_policy: MakePolicy<'_>) -> Result<Engine, EngineError> {
     config.validate().map_err(|(_, message)| EngineError::Unusable(message))?;

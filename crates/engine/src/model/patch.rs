@@ -38,7 +38,8 @@ pub(super) fn read(path: &Path, d_model: usize, keep: &[usize]) -> Result<Linear
             return Err(ModelError::invalid(path, message));
         };
         let at = keep.iter().position(|kept| *kept == layer);
-        if !at.is_some_and(|at| layer > at.checked_sub(1).map_or(0, |before| keep[before] + 1)) {
+        let first_of_gap = |at: usize| at.checked_sub(1).map_or(0, |before| keep[before] + 1);
+        if at.is_none_or(|at| layer <= first_of_gap(at)) {
             let message = format!("`{name}` is for a gap before layer {layer}, but `layers` keeps {keep:?}");
             return Err(ModelError::invalid(path, message));
         }

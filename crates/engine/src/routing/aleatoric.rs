@@ -7,7 +7,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{Facts, Method, Span, Sweep, SystemView, check_not_negative};
+use super::registry::{BuiltPolicy, Facts, Method, Span, Sweep, SystemView, check_not_negative};
 use super::{BatchView, Candidate, Decision, RoutingPolicy, Row, SignalNeeds};
 use crate::request::ModelIndex;
 
@@ -59,7 +59,7 @@ impl Method for Aleatoric {
         Ok(())
     }
 
-    fn build(self, system: &SystemView) -> Result<Box<dyn RoutingPolicy>, String> {
+    fn build(self, system: &SystemView) -> BuiltPolicy {
         let (small, large) = system.pair("aleatoric")?;
         Ok(Box::new(Policy { small, large, options: self }))
     }

@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::RoutingPolicy;
 use super::heads::HeadKind;
-use super::registry::{Facts, Method, Span, Sweep, SystemView};
+use super::registry::{BuiltPolicy, Facts, Method, Span, Sweep, SystemView};
 use super::scored::{Hard, Scored, Scorer, check_threshold, load_head, required_weights, threshold};
 
 /// Options of `citer`.
@@ -41,9 +40,9 @@ impl Method for Citer {
         check_threshold(self.threshold)
     }
 
-    fn build(self, system: &SystemView) -> Result<Box<dyn RoutingPolicy>, String> {
+    fn build(self, system: &SystemView) -> BuiltPolicy {
         let head = load_head("citer", required_weights("citer", &self.weights)?, HeadKind::CiterMlp, system)?;
         let threshold = threshold(self.threshold, head.threshold())?;
-        Ok(Scored::new(system.pair("citer")?, Scorer::Head(Box::new(head)), threshold, Hard::Below))
+        Ok(Scored::policy(system.pair("citer")?, Scorer::Head(Box::new(head)), threshold, Hard::Below))
     }
 }

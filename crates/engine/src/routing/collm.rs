@@ -8,9 +8,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::RoutingPolicy;
 use super::heads::HeadKind;
-use super::registry::{Facts, Method, Span, Sweep, SystemView};
+use super::registry::{BuiltPolicy, Facts, Method, Span, Sweep, SystemView};
 use super::scored::{Hard, Scored, Scorer, check_threshold, load_head};
 
 /// Options of `collm`.
@@ -49,7 +48,7 @@ impl Method for CoLlm {
         check_threshold(self.threshold)
     }
 
-    fn build(self, system: &SystemView) -> Result<Box<dyn RoutingPolicy>, String> {
+    fn build(self, system: &SystemView) -> BuiltPolicy {
         let pair = system.pair("collm")?;
         let (scorer, of_file) = if self.weights.as_os_str().is_empty() {
             let (name, rows) = (&system.models[pair.0], system.head_rows[pair.0]);
@@ -64,6 +63,6 @@ impl Method for CoLlm {
             (Scorer::Head(Box::new(head)), threshold)
         };
         let threshold = self.threshold.or(of_file).unwrap_or(0.5);
-        Ok(Scored::new(pair, scorer, threshold, Hard::Above))
+        Ok(Scored::policy(pair, scorer, threshold, Hard::Above))
     }
 }

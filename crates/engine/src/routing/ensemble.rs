@@ -7,7 +7,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{Facts, Method, SystemView};
+use super::registry::{BuiltPolicy, Facts, Method, SystemView};
 use super::{BatchView, Decision, Matrix, RoutingPolicy};
 
 /// Options of `ensemble`.
@@ -36,7 +36,7 @@ impl Method for Ensemble {
         check_weights(self.weights.as_deref())
     }
 
-    fn build(self, system: &SystemView) -> Result<Box<dyn RoutingPolicy>, String> {
+    fn build(self, system: &SystemView) -> BuiltPolicy {
         Ok(Box::new(Mixture::new(self.weights, system)?))
     }
 }

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{Facts, Method, Span, Sweep, SystemView, check_not_negative};
+use super::registry::{BuiltPolicy, Facts, Method, Span, Sweep, SystemView, check_not_negative};
 use super::{BatchView, Candidate, Decision, RoutingPolicy, Row, SignalNeeds};
 use crate::request::ModelIndex;
 
@@ -40,7 +40,7 @@ impl Method for Entropy {
         check_not_negative("entropy_threshold", self.entropy_threshold)
     }
 
-    fn build(self, system: &SystemView) -> Result<Box<dyn RoutingPolicy>, String> {
+    fn build(self, system: &SystemView) -> BuiltPolicy {
         let (small, large) = system.pair("entropy")?;
         Ok(Box::new(Policy { small, large, threshold: self.entropy_threshold }))
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{Facts, Method, Span, Sweep, SystemView, check_not_negative};
+use super::registry::{BuiltPolicy, Facts, Method, Span, Sweep, SystemView, check_not_negative};
 use super::{BatchView, Candidate, Decision, RoutingPolicy, Row, SignalNeeds, Signals};
 use crate::request::ModelIndex;
 use crate::tokenizer::TokenTexts;
@@ -97,7 +97,7 @@ impl Method for Glimp {
         Ok(())
     }
 
-    fn build(self, system: &SystemView) -> Result<Box<dyn RoutingPolicy>, String> {
+    fn build(self, system: &SystemView) -> BuiltPolicy {
         let (small, large) = system.pair("glimp")?;
         let texts = system.texts("glimp")?;
         Ok(Box::new(Policy { small, large, texts, options: self }))

@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{Facts, Method, Span, Sweep, SystemView, check_not_negative, check_unit};
+use super::registry::{BuiltPolicy, Facts, Method, Span, Sweep, SystemView, check_not_negative, check_unit};
 use super::{BatchView, Candidate, Decision, RoutingPolicy, Row, SignalNeeds};
 use crate::request::ModelIndex;
 
@@ -49,7 +49,7 @@ impl Method for Query {
         self.entropy_threshold.map_or(Ok(()), |value| check_not_negative("entropy_threshold", value))
     }
 
-    fn build(self, system: &SystemView) -> Result<Box<dyn RoutingPolicy>, String> {
+    fn build(self, system: &SystemView) -> BuiltPolicy {
         let (small, large) = system.pair("query")?;
         let by = match (self.entropy_threshold, self.prompt_tokens_threshold) {
             (Some(threshold), _) => By::Entropy(threshold),

@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::RoutingPolicy;
 use super::heads::HeadKind;
-use super::registry::{Facts, Method, Span, Sweep, SystemView};
+use super::registry::{BuiltPolicy, Facts, Method, Span, Sweep, SystemView};
 use super::scored::{Hard, Scored, Scorer, check_threshold, load_head, required_weights, threshold};
 
 /// Options of `r2r`.
@@ -42,9 +41,9 @@ impl Method for R2r {
         check_threshold(self.threshold)
     }
 
-    fn build(self, system: &SystemView) -> Result<Box<dyn RoutingPolicy>, String> {
+    fn build(self, system: &SystemView) -> BuiltPolicy {
         let head = load_head("r2r", required_weights("r2r", &self.weights)?, HeadKind::R2rMlp, system)?;
         let threshold = threshold(self.threshold, head.threshold())?;
-        Ok(Scored::new(system.pair("r2r")?, Scorer::Head(Box::new(head)), threshold, Hard::AtLeast))
+        Ok(Scored::policy(system.pair("r2r")?, Scorer::Head(Box::new(head)), threshold, Hard::AtLeast))
     }
 }

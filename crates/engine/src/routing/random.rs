@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ensemble::{Mixture, check_weights};
-use super::registry::{Facts, Method, SystemView, check_unit};
+use super::registry::{BuiltPolicy, Facts, Method, SystemView, check_unit};
 use super::{BatchView, Candidate, Decision, Matrix, RoutingPolicy, Row};
 use crate::request::ModelIndex;
 
@@ -58,7 +58,7 @@ impl Method for Random {
         check_weights(self.weights.as_deref())
     }
 
-    fn build(self, system: &SystemView) -> Result<Box<dyn RoutingPolicy>, String> {
+    fn build(self, system: &SystemView) -> BuiltPolicy {
         if self.semantics == Semantics::Mixture {
             return Ok(Box::new(Mixture::new(self.weights, system)?));
         }

@@ -12,6 +12,9 @@ use crate::config::RoutingConfig;
 use crate::request::ModelIndex;
 use crate::tokenizer::TokenTexts;
 
+/// A policy, or why it cannot be built: the message names the option, its value and what is allowed.
+pub type BuiltPolicy = Result<Box<dyn RoutingPolicy>, String>;
+
 /// What a method can know about the system when it is built.
 #[derive(Debug, Clone)]
 pub struct SystemView {
@@ -121,7 +124,7 @@ pub trait Method: Serialize + DeserializeOwned + JsonSchema + Default {
     }
 
     /// Builds the policy.
-    fn build(self, system: &SystemView) -> Result<Box<dyn RoutingPolicy>, String>;
+    fn build(self, system: &SystemView) -> BuiltPolicy;
 }
 
 /// One registered method.
@@ -140,7 +143,7 @@ pub struct MethodEntry {
     /// Checks types and ranges of the options.
     pub check: fn(&RoutingConfig) -> Result<(), String>,
     /// Builds the policy.
-    pub build: fn(&RoutingConfig, &SystemView) -> Result<Box<dyn RoutingPolicy>, String>,
+    pub build: fn(&RoutingConfig, &SystemView) -> BuiltPolicy,
 }
 
 const fn entry<M: Method>() -> MethodEntry {
@@ -219,7 +222,7 @@ pub fn find(name: &str) -> Option<&'static MethodEntry> {
 }
 
 /// Builds the configured policy.
-pub fn build(config: &RoutingConfig, system: &SystemView) -> Result<Box<dyn RoutingPolicy>, String> {
+pub fn build(config: &RoutingConfig, system: &SystemView) -> BuiltPolicy {
     let entry = find(&config.method).ok_or_else(|| format!("unknown routing method `{}`", config.method))?;
     (entry.build)(config, system)
 }

@@ -7,7 +7,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{Facts, Method, Span, Sweep, SystemView, check_not_negative};
+use super::registry::{BuiltPolicy, Facts, Method, Span, Sweep, SystemView, check_not_negative};
 use super::{BatchView, Candidate, Decision, RoutingPolicy, Row, SignalNeeds};
 use crate::request::ModelIndex;
 
@@ -59,7 +59,7 @@ impl Method for RStitch {
         self.return_threshold.map_or(Ok(()), |value| check_not_negative("return_threshold", value))
     }
 
-    fn build(self, system: &SystemView) -> Result<Box<dyn RoutingPolicy>, String> {
+    fn build(self, system: &SystemView) -> BuiltPolicy {
         let (small, large) = system.pair("rstitch")?;
         let unit = match self.entropy_norm {
             EntropyNorm::Nats => 1.0,

@@ -20,7 +20,7 @@ use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::registry::{Facts, Method, SystemView};
+use super::registry::{BuiltPolicy, Facts, Method, SystemView};
 use super::{BatchView, Candidate, Decision, RoutingPolicy, Row, SignalNeeds, Signals};
 use crate::config::{list, nearest};
 use crate::request::ModelIndex;
@@ -109,7 +109,7 @@ impl Method for Rule {
         Ok(())
     }
 
-    fn build(self, system: &SystemView) -> Result<Box<dyn RoutingPolicy>, String> {
+    fn build(self, system: &SystemView) -> BuiltPolicy {
         let index = |name: &str, place: &str| {
             system.models.iter().position(|model| model == name).ok_or_else(|| {
                 let hint = nearest(name, system.models.iter().map(String::as_str));
@@ -288,11 +288,11 @@ mod tests {
         SystemView::emulated(&["small", "large"], 49152)
     }
 
-    fn policy(method: &str, options: Value) -> Result<Box<dyn RoutingPolicy>, String> {
+    fn policy(method: &str, options: Value) -> BuiltPolicy {
         registry::build(&RoutingConfig::new(method, options), &view())
     }
 
-    fn rules(small: Value, large: Value) -> Result<Box<dyn RoutingPolicy>, String> {
+    fn rules(small: Value, large: Value) -> BuiltPolicy {
         policy("rule", json!({"rules": {"small": small, "large": large}}))
     }
 

@@ -109,7 +109,7 @@ pub(super) fn required_weights<'a>(method: &str, weights: &'a Path) -> Result<&'
 }
 
 impl Scored {
-    pub(super) fn new(
+    pub(super) fn policy(
         (small, large): (ModelIndex, ModelIndex),
         scorer: Scorer,
         threshold: f64,
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_deferral_row_borrows_above_the_threshold_and_the_large_model_returns() {
-        let policy = Scored::new((0, 1), Scorer::Row(9), 0.5, Hard::Above);
+        let policy = Scored::policy((0, 1), Scorer::Row(9), 0.5, Hard::Above);
         assert_eq!(policy.needs(0).extra_row, Some(9));
         assert_eq!(policy.needs(1), SignalNeeds::default());
         let output = |logit| StepOutput { tokens: vec![5], extra: vec![logit], ..StepOutput::default() };

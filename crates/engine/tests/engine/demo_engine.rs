@@ -114,7 +114,7 @@ fn requests(count: usize, max_tokens: usize) -> Vec<Request> {
 
 fn runner(model: &ModelConfig, needs: SignalNeeds) -> Box<dyn ModelRunner> {
     let files = ModelFiles::open(model).expect("the demo model");
-    let options = RunnerOptions { needs, eos: files.eos.clone(), kv: KV };
+    let options = RunnerOptions { needs, vocab: 0, eos: files.eos.clone(), kv: KV };
     match model.runner {
         RunnerKind::Native => {
             let pool = Pool::new(1, None).expect("a thread");
@@ -419,7 +419,7 @@ fn damaged_files_are_refused_with_their_names() {
 
 #[test]
 fn a_stream_gives_tokens_before_the_end() {
-    let engine = Engine::launch(&config(&methods()[0], RunnerKind::Native)).expect("launches");
+    let engine = Engine::launch(&config(&methods()[0].0, RunnerKind::Native)).expect("launches");
     let mut stream = engine.generate(requests(1, 5).remove(0)).expect("taken");
     let mut events = Vec::new();
     while let Some(event) = stream.blocking_next() {

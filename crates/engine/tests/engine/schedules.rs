@@ -102,7 +102,7 @@ fn request(scenario: &Scenario, index: usize) -> Request {
         ..SamplingParams::default()
     };
     let prompt = (0..prompt as u32).map(|i| (i * 7 + index as u32) % VOCAB).collect();
-    Request { trace: scenario.seed % 2 == 0, ..Request::new(prompt, sampling, index as u64) }
+    Request { trace: scenario.seed.is_multiple_of(2), ..Request::new(prompt, sampling, index as u64) }
 }
 
 /// Every eighth token ends a reasoning step, and stop texts can be found in the others.
