@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::kv::BlockPool;
+use crate::kv::{BlockPool, Table};
 use crate::request::{CommittedToken, FinishReason, ModelIndex, Request, RequestId};
 use crate::routing::{BatchView, Candidate, Decision, RequestState, RoutingPolicy, Row};
 use crate::runner::{ModelRunner, RunnerError, StepOutput};
@@ -31,8 +31,8 @@ pub fn generate(
     let id = RequestId(u64::MAX);
     let mut log = request.prompt.clone();
     let mut committed = Vec::new();
-    let mut tables: Vec<_> = models.iter().map(|_| Vec::new()).collect();
-    let mut pools: Vec<_> = models.iter().map(|model| BlockPool::new(model.blocks, model.block_size)).collect();
+    let mut tables: Vec<_> = models.iter().map(|_| Table::default()).collect();
+    let mut pools: Vec<_> = models.iter().map(|model| BlockPool::new(model.blocks, model.block_size, false)).collect();
     let mut computed = vec![0; models.len()];
     let mut at = entry;
     let (mut batch, mut output) = (Batch::default(), StepOutput::default());
@@ -40,7 +40,7 @@ pub fn generate(
     loop {
         assert!(pools[at].grow(&mut tables[at], log.len()), "the reference loop needs KV for one whole request");
         batch.clear();
-        batch.push(id, request, (&log, computed[at]..log.len()), &tables[at]);
+        batch.push(id, request, (&log, computed[at]..log.len()), tables[at].blocks());
         models[at].runner.forward(&batch, &mut output)?;
         computed[at] = log.len();
         let mut row = Row {

@@ -221,6 +221,31 @@ pub struct KvConfig {
     pub memory_mib: usize,
     /// Tokens per block: 16, 32 or 64.
     pub block_size: usize,
+    /// How keys and values are held: `f32`, `f16` or `bf16`. `runner: candle` keeps `f32` whatever this says.
+    pub dtype: KvDtypeConfig,
+    /// Whether keys and values of ended requests are kept for later ones that begin with the same tokens, such as the
+    /// next turn of a session.
+    pub prefix_cache: bool,
+}
+
+/// How keys and values are held.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum KvDtypeConfig {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// IEEE half precision: half the memory and bandwidth, 11 bits of precision.
+    F16,
+    /// bfloat16: half the memory and bandwidth, 8 bits of precision.
+    Bf16,
+}
+
+impl KvDtypeConfig {
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
+        if self == Self::F32 { 4 } else { 2 }
+    }
 }
 
 /// The HTTP server.
@@ -263,7 +288,7 @@ impl Default for BatchingConfig {
 
 impl Default for KvConfig {
     fn default() -> Self {
-        Self { memory_mib: 1024, block_size: 16 }
+        Self { memory_mib: 1024, block_size: 16, dtype: KvDtypeConfig::F32, prefix_cache: true }
     }
 }
 

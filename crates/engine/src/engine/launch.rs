@@ -11,7 +11,7 @@ use candle_core::Device;
 use tokenrouter_kernels::Pool;
 
 use super::{Engine, EngineError, Inner, LaunchInfo, thresholds};
-use crate::config::{ChatTemplateConfig, Config, DeviceConfig, EmulatedConfig, ModelConfig, RunnerKind};
+use crate::config::{ChatTemplateConfig, Config, DeviceConfig, EmulatedConfig, KvDtypeConfig, ModelConfig, RunnerKind};
 use crate::model::{Decoder, ModelError, ModelFiles};
 use crate::routing::RoutingPolicy;
 use crate::routing::registry::{BuiltPolicy, SystemView};
@@ -26,8 +26,6 @@ use crate::tokenizer::{TextCodec, TokenTexts};
 const EMULATED_VOCAB: usize = 32_000;
 /// Tokens that an emulated model's KV cache holds.
 const EMULATED_KV_TOKENS: usize = 1 << 20;
-/// Bytes of a cached key or value element.
-const KV_ELEMENT: usize = 4;
 /// Room in an inbox per active request, and on top of it.
 const INBOX_PER_REQUEST: usize = 4;
 const INBOX_EXTRA: usize = 1024;
@@ -96,6 +94,7 @@ pub(super) fn launch(config: &Config, make_policy: MakePolicy<'_>) -> Result<Eng
                 kv_blocks,
                 admission_blocks: kv_blocks,
                 block_size,
+                prefix_cache: config.kv.prefix_cache,
                 eos: common.eos.clone(),
                 texts: common.texts.clone(),
             },
@@ -249,7 +248,12 @@ fn plan_kv(config: &Config, files: &[ModelFiles], context: usize) -> Result<usiz
     if files.is_empty() {
         return Ok(useful.min(EMULATED_KV_TOKENS / block_size));
     }
-    let bytes_per_token: usize = files.iter().map(|file| file.arch.kv_elements_per_token() * KV_ELEMENT).sum();
+    let element = |model: &ModelConfig| match model.runner {
+        RunnerKind::Native => config.kv.dtype.bytes(),
+        RunnerKind::Candle => KvDtypeConfig::F32.bytes(),
+    };
+    let models = files.iter().zip(config.models.values());
+    let bytes_per_token: usize = models.map(|(file, model)| file.arch.kv_elements_per_token() * element(model)).sum();
     let affordable = config.kv.memory_mib * (1 << 20) / (bytes_per_token * block_size);
     if affordable == 0 {
         return Err(EngineError::Unusable(format!(
@@ -292,7 +296,13 @@ fn runner_options(
                     "routing method `{}` reads {signal} of model `{name}`, which is emulated and has none",
                     config.routing.method
                 ))),
-                _ => Ok(RunnerOptions { needs, vocab: common.vocab, eos: common.eos.clone(), kv }),
+                _ => Ok(RunnerOptions {
+                    needs,
+                    vocab: common.vocab,
+                    eos: common.eos.clone(),
+                    kv,
+                    kv_dtype: config.kv.dtype,
+                }),
             }
         })
         .collect()

@@ -9,6 +9,7 @@ use candle_core::{DType, Device, IndexOp, Module, Result, Tensor};
 
 use super::{Arch, Family, LinearPatch, LinearPatches, ModelError, Slot, StoredTensor, Weights};
 use crate::config::WeightDtype;
+use crate::kv::BlockId;
 use crate::scheduler::{Batch, Row};
 
 enum Linear {
@@ -146,6 +147,7 @@ impl Decoder {
 
     /// One step without the head: stores keys and values, returns the residual stream `[new tokens, d_model]`.
     pub fn prefill(&self, batch: &Batch) -> Result<Tensor> {
+        self.copy_blocks(batch.copies())?;
         let rows = batch.rows();
         let flat: Vec<u32> = rows.iter().flat_map(|row| batch.tokens(row).iter().copied()).collect();
         let positions: Vec<u32> = rows
@@ -171,6 +173,17 @@ impl Decoder {
             x = (x + layer.down.forward(&gated)?)?;
         }
         Ok(x)
+    }
+
+    fn copy_blocks(&self, copies: &[(BlockId, BlockId)]) -> Result<()> {
+        let size = self.block_size;
+        for (from, to) in copies {
+            for cache in self.layers.iter().flat_map(|layer| [&layer.keys, &layer.values]) {
+                let block = cache.narrow(0, *from as usize * size, size)?.copy()?;
+                cache.slice_set(&block, 0, *to as usize * size)?;
+            }
+        }
+        Ok(())
     }
 
     /// Cache slots of all positions of a row up to its last new token.

@@ -52,6 +52,10 @@ impl EmulatedModel {
     /// between 0 and 1; the largest logits fall evenly, with the steepness that a uniform draw gives.
     pub fn compute(&mut self, batch: &Batch, output: &mut StepOutput) {
         output.clear();
+        for (from, to) in batch.copies() {
+            let from = *from as usize * self.block_size;
+            self.kv.copy_within(from..from + self.block_size, *to as usize * self.block_size);
+        }
         for row in batch.rows() {
             let blocks = batch.blocks(row);
             let slot = |position: usize| {

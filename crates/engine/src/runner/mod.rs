@@ -12,6 +12,7 @@ pub use emulated::{EmulatedModel, EmulatedRunner};
 pub use native::NativeRunner;
 pub use output::{Softmax, StepOutput};
 
+use crate::config::KvDtypeConfig;
 use crate::routing::SignalNeeds;
 use crate::scheduler::Batch;
 
@@ -26,6 +27,8 @@ pub struct RunnerOptions {
     pub eos: Vec<u32>,
     /// Blocks of the KV cache, and positions per block.
     pub kv: (usize, usize),
+    /// How the native runner holds keys and values.
+    pub kv_dtype: KvDtypeConfig,
 }
 
 /// A forward pass failed.

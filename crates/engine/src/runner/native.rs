@@ -12,7 +12,7 @@ use tokenrouter_kernels::{
 
 use super::sampler::{Candidates, Sampler};
 use super::{ModelRunner, RunnerError, RunnerOptions, Softmax, StepOutput};
-use crate::config::WeightDtype;
+use crate::config::{KvDtypeConfig, WeightDtype};
 use crate::model::{Arch, Family, LinearPatch, LinearPatches, ModelError, Slot, StoredTensor, Weights};
 use crate::routing::SignalNeeds;
 use crate::scheduler::Batch;
@@ -41,8 +41,14 @@ impl NativeRunner {
         let (blocks, block_size) = options.kv;
         let path = weights.path();
         let failed = |error: tokenrouter_kernels::Error| ModelError::invalid(path, error.to_string());
-        let kv = KvCache::new(arch.layers.len(), arch.kv_heads, arch.head_dim, (blocks, block_size), KvDtype::F32)
-            .map_err(failed)?;
+        let kv = KvCache::new(
+            arch.layers.len(),
+            arch.kv_heads,
+            arch.head_dim,
+            (blocks, block_size),
+            kv_dtype(options.kv_dtype),
+        )
+        .map_err(failed)?;
         let loader = Loader { arch, weights, patches, dtype };
         let embedding = Arc::new(loader.matrix(Slot::Embedding, arch.vocab, arch.d_model)?);
         let head = match weights.find(Slot::Head)? {
@@ -78,6 +84,9 @@ impl NativeRunner {
 
     /// One step: logits `[rows that sample, vocab]`, valid until the next step.
     pub fn logits(&mut self, batch: &Batch) -> Result<&[f32], RunnerError> {
+        for (from, to) in batch.copies() {
+            self.kv.copy_block(*from, *to)?;
+        }
         let rows: Vec<RowInput<'_>> = batch
             .rows()
             .iter()
@@ -202,6 +211,14 @@ impl Loader<'_> {
             up: matrix("ffn_up", ffn, d)?,
             down: matrix("ffn_down", d, ffn)?,
         })
+    }
+}
+
+fn kv_dtype(config: KvDtypeConfig) -> KvDtype {
+    match config {
+        KvDtypeConfig::F32 => KvDtype::F32,
+        KvDtypeConfig::F16 => KvDtype::F16,
+        KvDtypeConfig::Bf16 => KvDtype::Bf16,
     }
 }
 

@@ -38,6 +38,7 @@ pub struct Batch {
     tokens: Vec<u32>,
     blocks: Vec<BlockId>,
     history: Vec<u32>,
+    copies: Vec<(BlockId, BlockId)>,
 }
 
 impl Batch {
@@ -62,6 +63,16 @@ impl Batch {
     /// [`SamplingParams::has_penalties`]: crate::SamplingParams::has_penalties
     pub fn history(&self, row: &Row) -> &[u32] {
         &self.history[row.history.clone()]
+    }
+
+    /// Blocks `(from, to)` to copy, in order, before anything is computed.
+    pub fn copies(&self) -> &[(BlockId, BlockId)] {
+        &self.copies
+    }
+
+    /// Adds a copy of a block.
+    pub fn push_copy(&mut self, from: BlockId, to: BlockId) {
+        self.copies.push((from, to));
     }
 
     /// New tokens of all rows together.
@@ -103,5 +114,6 @@ impl Batch {
         self.tokens.clear();
         self.blocks.clear();
         self.history.clear();
+        self.copies.clear();
     }
 }

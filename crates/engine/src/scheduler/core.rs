@@ -8,7 +8,7 @@ use super::batch::Batch;
 use super::message::{Action, ActiveCount, Event, Handoff, Next, PeerBody, PeerMessage};
 use super::stats::ModelStats;
 use super::threshold::ThresholdTable;
-use crate::kv::{BlockId, BlockPool};
+use crate::kv::{BlockPool, Table};
 use crate::request::{FinishReason, ModelIndex, Request, RequestId, RequestStats, StepRecord};
 use crate::routing::{BatchView, Candidate, Decision, RequestState, RoutingPolicy, Row};
 use crate::runner::StepOutput;
@@ -39,6 +39,8 @@ pub struct CoreConfig {
     pub admission_blocks: usize,
     /// Positions per block, the same for all models.
     pub block_size: usize,
+    /// Whether prefixes of ended requests are kept for later ones.
+    pub prefix_cache: bool,
     /// Token ids that end a sequence.
     pub eos: Vec<u32>,
     /// Text of every token, for stop texts; absent when the models are emulated.
@@ -64,8 +66,8 @@ pub(super) struct Sequence {
     /// Prompt and committed tokens that this model knows.
     pub(super) log: Vec<u32>,
     /// Tokens of `log` whose keys and values are computed.
-    computed: usize,
-    pub(super) blocks: Vec<BlockId>,
+    pub(super) computed: usize,
+    pub(super) blocks: Table,
     pub(super) place: Place,
     hop: u64,
     pub(super) known: Vec<usize>,
@@ -75,6 +77,8 @@ pub(super) struct Sequence {
     /// Steps here since the request came, and tokens that they committed.
     visit_steps: u32,
     visit_tokens: u32,
+    /// Whether the prompt's blocks were offered to others.
+    shared: bool,
     /// Steps since the last commit, anywhere.
     fruitless: u32,
 }
@@ -104,14 +108,14 @@ pub struct Core {
     passed_over: Vec<RequestId>,
     /// Rows of the step that is being finished; kept to avoid an allocation per step.
     views: Vec<Row>,
-    stats: ModelStats,
+    pub(super) stats: ModelStats,
 }
 
 impl Core {
     /// An idle core.
     pub fn new(config: CoreConfig, policy: Arc<dyn RoutingPolicy>) -> Self {
         assert!(config.model < config.models && config.entry < config.models && config.max_batch > 0);
-        let kv = BlockPool::new(config.kv_blocks, config.block_size);
+        let kv = BlockPool::new(config.kv_blocks, config.block_size, config.prefix_cache);
         let stats = ModelStats::new(config.models);
         Self {
             config,
@@ -230,6 +234,7 @@ impl Core {
             let view = if row.sample { routed.next() } else { None };
             let sequence = self.sequences.get_mut(&row.id).expect("a running request has state");
             sequence.computed = row.start + batch.tokens(row).len();
+            sequence.share_prompt(&mut self.kv);
             match view {
                 _ if sequence.cancelled => self.finish(now, row.id, FinishReason::Cancelled, actions),
                 Some(view) => self.apply(now, view, actions),
@@ -249,6 +254,10 @@ impl Core {
         let ids: Vec<RequestId> = self.batch.rows().iter().map(|row| row.id).collect();
         self.batch.clear();
         for id in ids {
+            // What the step has written is unknown: nothing of it may be kept.
+            if let Some(sequence) = self.sequences.get_mut(&id) {
+                sequence.computed = 0;
+            }
             self.finish(now, id, FinishReason::Error(message.to_owned()), actions);
         }
         self.admit(now, actions);
@@ -301,13 +310,16 @@ impl Core {
             if missing == 1 {
                 decoding -= 1;
             }
-            if take == 0 || !self.kv.grow(&mut sequence.blocks, sequence.computed + take) {
+            if take == 0 || !sequence.grow(&mut self.kv, take) {
                 self.passed_over.push(id);
                 continue;
             }
             budget -= take;
+            if let Some((from, to)) = self.kv.pending_copy(&mut sequence.blocks) {
+                self.batch.push_copy(from, to);
+            }
             let end = sequence.computed + take;
-            self.batch.push(id, &sequence.request, (&sequence.log, sequence.computed..end), &sequence.blocks);
+            self.batch.push(id, &sequence.request, (&sequence.log, sequence.computed..end), sequence.blocks.blocks());
             if let Place::Ready(since) = sequence.place {
                 let waited = now.saturating_sub(since);
                 sequence.stats.admission_wait += waited;
@@ -434,12 +446,18 @@ impl Core {
     fn resume(&mut self, now: Duration, handoff: Handoff, actions: &mut Vec<Action>) {
         let id = handoff.id;
         let models = self.config.models;
-        let sequence =
-            self.sequences.entry(id).or_insert_with(|| Sequence::new(Arc::clone(&handoff.request), models, now));
+        let first = !self.sequences.contains_key(&id);
+        if first {
+            self.sequences.insert(id, Sequence::new(Arc::clone(&handoff.request), models, now));
+        }
+        let sequence = self.sequences.get_mut(&id).expect("inserted above");
         assert!(handoff.hop > sequence.hop, "{id}: handoff {} after {}", handoff.hop, sequence.hop);
         assert_eq!(sequence.log.len(), handoff.start, "{id}: handoff does not continue this model's log");
         self.policy.receive(&mut sequence.log, &handoff.delta);
         assert_eq!(sequence.log.len(), handoff.known[self.config.model], "{id}: received log has the wrong length");
+        if first {
+            sequence.reuse_prefix(&mut self.kv, &mut self.stats);
+        }
         sequence.hop = handoff.hop;
         sequence.known = handoff.known;
         sequence.stats = handoff.stats;
@@ -455,13 +473,40 @@ impl Core {
 }
 
 impl Sequence {
+    /// Begins with what the cache knows of the log.
+    pub(super) fn reuse_prefix(&mut self, kv: &mut BlockPool, stats: &mut ModelStats) {
+        self.computed = kv.reuse(&mut self.blocks, &self.log);
+        stats.prefix_tokens += self.log.len() as u64;
+        stats.prefix_hits += self.computed as u64;
+    }
+
+    /// Makes room for `take` more positions. A copy that stands in the way is given up.
+    fn grow(&mut self, kv: &mut BlockPool, take: usize) -> bool {
+        let fits = kv.grow(&mut self.blocks, self.computed + take);
+        if !fits && let Some(computed) = kv.abandon_copy(&mut self.blocks) {
+            self.computed = computed;
+            return kv.grow(&mut self.blocks, computed + take);
+        }
+        fits
+    }
+
+    /// Once the prompt is computed, others may use it. Its last token stays this request's own: a policy may have it fed
+    /// again.
+    fn share_prompt(&mut self, kv: &mut BlockPool) {
+        let prompt = self.request.prompt.len();
+        if !self.shared && self.computed >= prompt {
+            self.shared = true;
+            kv.share(&mut self.blocks, &self.log[..prompt - 1]);
+        }
+    }
+
     /// A request that has just arrived, with nothing computed.
     pub(super) fn new(request: Arc<Request>, models: usize, now: Duration) -> Self {
         Self {
             log: request.prompt.clone(),
             request,
             computed: 0,
-            blocks: Vec::new(),
+            blocks: Table::default(),
             place: Place::Ready(now),
             hop: 0,
             known: vec![0; models],
@@ -470,6 +515,7 @@ impl Sequence {
             state: RequestState::default(),
             visit_steps: 0,
             visit_tokens: 0,
+            shared: false,
             fruitless: 0,
         }
     }

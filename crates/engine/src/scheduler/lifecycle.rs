@@ -59,12 +59,12 @@ impl Core {
     }
 
     pub(super) fn drop_sequence(&mut self, id: RequestId) {
-        let Some(mut sequence) = self.sequences.remove(&id) else { return };
+        let Some(sequence) = self.sequences.remove(&id) else { return };
         assert!(!self.running || sequence.place != Place::Running, "{id} freed while its step runs");
-        self.kv.release(&mut sequence.blocks);
         if matches!(sequence.place, Place::Ready(_)) {
             self.ready.retain(|ready| *ready != id);
         }
+        self.kv.release(sequence.blocks, &sequence.log[..sequence.computed]);
     }
 
     fn set_active(&mut self, count: usize) {
@@ -101,6 +101,7 @@ impl Core {
             let mut sequence = Sequence::new(request, self.config.models, now);
             sequence.known[self.config.model] = sequence.log.len();
             sequence.stats.queue_wait = now.saturating_sub(arrived);
+            sequence.reuse_prefix(&mut self.kv, &mut self.stats);
             self.sequences.insert(id, sequence);
             self.reserved += need;
             self.set_active(self.active.count + 1);

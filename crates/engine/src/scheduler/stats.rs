@@ -36,6 +36,10 @@ pub struct ModelStats {
     pub committed: Vec<u64>,
     /// Steps after which a request ended; they count in neither of the above.
     pub finished: u64,
+    /// Tokens of requests that came here for the first time, and those of them whose keys and values were known.
+    pub prefix_tokens: u64,
+    /// See `prefix_tokens`.
+    pub prefix_hits: u64,
     /// `runs[n]`: visits of `n` steps that ended with a switch; the last entry is for all longer ones.
     pub runs: Vec<u64>,
 }
@@ -102,6 +106,8 @@ impl ModelStats {
             transitions: zip(&self.transitions, &earlier.transitions),
             committed: zip(&self.committed, &earlier.committed),
             finished: self.finished - earlier.finished,
+            prefix_tokens: self.prefix_tokens - earlier.prefix_tokens,
+            prefix_hits: self.prefix_hits - earlier.prefix_hits,
             runs: zip(&self.runs, &earlier.runs),
         }
     }

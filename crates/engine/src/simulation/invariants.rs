@@ -26,7 +26,8 @@ impl Simulator {
             for id in core.owned() {
                 *owners.entry(id).or_default() += 1;
             }
-            assert_eq!(core.kv().free_blocks() + core.kv().held_blocks(), core.kv().capacity());
+            let kv = core.kv();
+            assert_eq!(kv.free_blocks() + kv.cached_blocks() + kv.held_blocks(), kv.capacity());
         }
         for (id, count) in owners {
             assert_eq!(count, 1, "{id} is owned by {count} places at {:?}", self.now);

@@ -114,7 +114,7 @@ fn requests(count: usize, max_tokens: usize) -> Vec<Request> {
 
 fn runner(model: &ModelConfig, needs: SignalNeeds) -> Box<dyn ModelRunner> {
     let files = ModelFiles::open(model).expect("the demo model");
-    let options = RunnerOptions { needs, vocab: 0, eos: files.eos.clone(), kv: KV };
+    let options = RunnerOptions { needs, eos: files.eos.clone(), kv: KV, ..RunnerOptions::default() };
     match model.runner {
         RunnerKind::Native => {
             let pool = Pool::new(1, None).expect("a thread");

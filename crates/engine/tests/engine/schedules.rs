@@ -32,6 +32,7 @@ struct Scenario {
     step_tokens: usize,
     blocks: usize,
     latencies: Vec<u32>,
+    prefix_cache: bool,
     delay_us: u64,
     jitter_us: u64,
     /// Arrival in microseconds, prompt length, output length, cancellation after microseconds.
@@ -42,10 +43,10 @@ struct Scenario {
 fn scenarios() -> impl Strategy<Value = Scenario> {
     let request = (0u32..60_000, 1usize..40, 1usize..25, prop::option::weighted(0.3, 0u32..120_000));
     let shape = (2usize..4, 0usize..9, prop::collection::vec(1u32..6, 3), 1usize..9, 1usize..9, 1usize..30);
-    let costs = (prop::collection::vec(1u32..40, 3), 0u64..2000, 0u64..4000, 17usize..200, any::<u64>());
+    let costs = (prop::collection::vec(1u32..40, 3), any::<bool>(), 0u64..2000, 0u64..4000, 17usize..200, any::<u64>());
     (shape, costs, prop::collection::vec(request, 1..14)).prop_map(|(shape, costs, requests)| {
         let (models, method, thresholds, max_active, max_batch, step_tokens) = shape;
-        let (latencies, delay_us, jitter_us, blocks, seed) = costs;
+        let (latencies, prefix_cache, delay_us, jitter_us, blocks, seed) = costs;
         // Only a mixture knows more than two models.
         let models = if method == 0 { models } else { 2 };
         Scenario {
@@ -57,6 +58,7 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
             step_tokens,
             blocks,
             latencies: latencies[..models].to_vec(),
+            prefix_cache,
             delay_us,
             jitter_us,
             requests,
@@ -101,7 +103,8 @@ fn request(scenario: &Scenario, index: usize) -> Request {
         stop: if index % 3 == 1 { vec!["1, 1".into(), "9, ".into()] } else { Vec::new() },
         ..SamplingParams::default()
     };
-    let prompt = (0..prompt as u32).map(|i| (i * 7 + index as u32) % VOCAB).collect();
+    // Two families of prompts, whose members begin with the same tokens.
+    let prompt = (0..prompt as u32).map(|i| (i * 7 + index as u32 % 2) % VOCAB).collect();
     Request { trace: scenario.seed.is_multiple_of(2), ..Request::new(prompt, sampling, index as u64) }
 }
 
@@ -141,6 +144,7 @@ fn simulate(scenario: &Scenario) -> Simulator {
             kv_blocks: scenario.blocks,
             admission_blocks: scenario.blocks,
             block_size: BLOCK,
+            prefix_cache: scenario.prefix_cache,
             eos: vec![EOS],
             texts: Some(texts()),
         })
@@ -223,6 +227,7 @@ fn a_request_that_can_never_fit_is_refused_and_the_next_one_served() {
         step_tokens: 8,
         blocks: 17,
         latencies: vec![5, 20],
+        prefix_cache: false,
         delay_us: 0,
         jitter_us: 0,
         requests: vec![(0, 30, 24, None), (1, 39, 24, None), (2, 60, 24, None), (3, 3, 5, None)],
@@ -249,6 +254,7 @@ fn throughput_in_virtual_time_equals_the_chain_in_closed_form_cases() {
         step_tokens: 64,
         blocks: 64,
         latencies: vec![6, 28],
+        prefix_cache: false,
         delay_us: 0,
         jitter_us: 0,
         requests: vec![(0, 5, 24, None); 12],
