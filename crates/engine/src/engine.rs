@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::config::{Config, ConfigError};
 use crate::model::ModelError;
+use crate::profile::{Recorder, Span};
 use crate::request::{CommittedToken, FinishReason, ModelIndex, Request, RequestId, RequestStats, StreamEvent};
 use crate::routing::registry::{self, BuiltPolicy, SystemView};
 use crate::scheduler::{Event, MAX_FRUITLESS, ModelStats};
@@ -217,6 +218,12 @@ impl Engine {
             held_blocks: shared.iter().map(|s| s.held_blocks.load(Ordering::Relaxed)).collect(),
             open_requests: self.inner.streams.len(),
         }
+    }
+
+    /// What every subserver did when, by model; empty without `system.profile`.
+    pub fn profile(&self) -> Vec<Vec<Span>> {
+        let spans = |shared: &Arc<Shared>| shared.recorder.as_ref().map(Recorder::spans).unwrap_or_default();
+        self.inner.shared.iter().map(spans).collect()
     }
 
     /// Tokenizer and chat template; absent when the models are emulated.

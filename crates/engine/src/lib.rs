@@ -13,6 +13,7 @@ mod engine;
 pub mod keyed;
 pub mod kv;
 pub mod model;
+pub mod profile;
 pub mod reference;
 pub mod request;
 pub mod routing;

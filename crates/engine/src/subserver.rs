@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use crate::profile::{Activity, Recorder, Span};
 use crate::request::{CommittedToken, FinishReason, ModelIndex, RequestId, RequestStats, StreamEvent};
 use crate::runner::{ModelRunner, StepOutput};
 use crate::scheduler::{Action, Core, Event, ModelStats, Next, PeerMessage};
@@ -82,6 +83,8 @@ pub(crate) struct Shared {
     pub(crate) stats: Mutex<ModelStats>,
     /// KV blocks held.
     pub(crate) held_blocks: std::sync::atomic::AtomicUsize,
+    /// What it did when, if that is wanted.
+    pub(crate) recorder: Option<Recorder>,
 }
 
 /// The parts of a subserver's thread.
@@ -109,6 +112,7 @@ impl Subserver {
     pub(crate) fn run(mut self) {
         let mut output = StepOutput::default();
         let mut actions: Vec<Action> = Vec::new();
+        let mut since = self.now();
         loop {
             while let Ok(inbound) = self.inbox.try_recv() {
                 if self.take(inbound, &mut actions) {
@@ -117,9 +121,11 @@ impl Subserver {
             }
             let blocked = !self.flush();
             match self.core.poll(self.now()) {
-                Next::Launch => self.step(&mut output, &mut actions),
+                Next::Launch => since = self.step(since, &mut output, &mut actions),
                 Next::Wait(until) => {
+                    let idle = self.note(Activity::Scheduling, since);
                     let inbound = self.wait(if blocked { Some(self.now() + RETRY) } else { until });
+                    since = self.note(Activity::Idle, idle);
                     if inbound.is_some_and(|inbound| self.take(inbound, &mut actions)) {
                         return;
                     }
@@ -155,12 +161,35 @@ impl Subserver {
         false
     }
 
-    fn step(&mut self, output: &mut StepOutput, actions: &mut Vec<Action>) {
-        let start = Instant::now();
+    /// Notes an activity from `since` until now; returns the time now.
+    fn note(&mut self, activity: Activity, since: Duration) -> Duration {
+        let now = self.now();
+        let took = now.saturating_sub(since);
+        match activity {
+            Activity::Idle => self.core.record_driver(Duration::ZERO, Duration::ZERO, took),
+            _ => self.core.record_driver(Duration::ZERO, took, Duration::ZERO),
+        }
+        if let Some(recorder) = &self.shared.recorder {
+            recorder.push(Span { activity, start: since, took, rows: 0, tokens: 0 });
+        }
+        now
+    }
+
+    /// Runs the launched batch; `since` is when its scheduling began. Returns the time at which the step ended.
+    fn step(&mut self, since: Duration, output: &mut StepOutput, actions: &mut Vec<Action>) -> Duration {
+        let start = self.note(Activity::Scheduling, since);
         // A panic in a forward pass must end its requests with an error, not hang their clients.
         let result = catch_unwind(AssertUnwindSafe(|| self.runner.forward(self.core.batch(), output)));
-        let took = start.elapsed();
         let now = self.now();
+        let took = now.saturating_sub(start);
+        let sampling = if matches!(result, Ok(Ok(()))) { output.sampling } else { Duration::ZERO };
+        self.core.record_driver(sampling, Duration::ZERO, Duration::ZERO);
+        if let Some(recorder) = &self.shared.recorder {
+            let (rows, tokens) = (self.core.batch().rows().len(), self.core.batch().total_tokens());
+            let forward = took.saturating_sub(sampling);
+            recorder.push(Span { activity: Activity::Forward, start, took: forward, rows, tokens });
+            recorder.push(Span { activity: Activity::Sampling, start: start + forward, took: sampling, rows, tokens });
+        }
         match result {
             Ok(Ok(())) => self.core.step_done(now, took, output, actions),
             Ok(Err(error)) => self.core.step_failed(now, &error.to_string(), actions),
@@ -168,6 +197,7 @@ impl Subserver {
         }
         self.carry_out(actions);
         self.publish();
+        now
     }
 
     /// Delivers what is in the outbox; false when something is left.

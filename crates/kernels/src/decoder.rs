@@ -157,17 +157,17 @@ impl Decoder {
         let c = &config;
         let (d, q, kv) = (c.d_model, c.heads * c.head_dim, c.kv_heads * c.head_dim);
         let grouped = c.kv_heads > 0 && c.heads.is_multiple_of(c.kv_heads);
-        check("number of heads", c.heads, grouped, format!("a multiple of {} kv heads", c.kv_heads))?;
+        check("number of heads", c.heads, grouped, format_args!("a multiple of {} kv heads", c.kv_heads))?;
         check(
             "query heads of a kv head",
             c.heads / c.kv_heads,
             c.heads / c.kv_heads <= MAX_GROUP,
-            format!("at most {MAX_GROUP}"),
+            format_args!("at most {MAX_GROUP}"),
         )?;
         let matrix = |what, m: &PackedMatrix, n, k| {
-            check(what, m.n(), m.n() == n, n.to_string()).and_then(|()| check(what, m.k(), m.k() == k, k.to_string()))
+            check(what, m.n(), m.n() == n, n).and_then(|()| check(what, m.k(), m.k() == k, k))
         };
-        let vector = |what, v: &[f32], n: usize| check(what, v.len(), v.len() == n, n.to_string());
+        let vector = |what, v: &[f32], n: usize| check(what, v.len(), v.len() == n, n);
         matrix("embedding", &embedding, c.vocab, d)?;
         matrix("head", &head, c.vocab, d)?;
         vector("final norm", &norm, d)?;
@@ -215,9 +215,9 @@ impl Decoder {
             "token id",
             token as usize,
             (token as usize) < self.config.vocab,
-            format!("below {}", self.config.vocab),
+            format_args!("below {}", self.config.vocab),
         )?;
-        check("width of an embedding", out.len(), out.len() == self.config.d_model, self.config.d_model.to_string())?;
+        check("width of an embedding", out.len(), out.len() == self.config.d_model, self.config.d_model)?;
         self.embedding.row(token as usize, out);
         Ok(())
     }
@@ -234,7 +234,7 @@ impl Decoder {
         self.check_slots(rows, kv)?;
         if let Some(extra) = needs.extra_row {
             let vocab = self.config.vocab;
-            check("extra row of the head", extra as usize, (extra as usize) < vocab, format!("below {vocab}"))?;
+            check("extra row of the head", extra as usize, (extra as usize) < vocab, format_args!("below {vocab}"))?;
         }
         let mut s = std::mem::take(&mut self.scratch);
         let step = self.pool.step();
@@ -247,26 +247,26 @@ impl Decoder {
     fn check_rows(&self, rows: &[RowInput<'_>], kv: &KvCache) -> Result<(), Error> {
         let c = &self.config;
         let shape = kv.shape();
-        check("layers of a KV cache", kv.layers(), kv.layers() == self.layers.len(), self.layers.len().to_string())?;
-        check("heads of a KV cache", shape.kv_heads, shape.kv_heads == c.kv_heads, c.kv_heads.to_string())?;
-        check("head dimension of a KV cache", shape.head_dim, shape.head_dim == c.head_dim, c.head_dim.to_string())?;
+        check("layers of a KV cache", kv.layers(), kv.layers() == self.layers.len(), self.layers.len())?;
+        check("heads of a KV cache", shape.kv_heads, shape.kv_heads == c.kv_heads, c.kv_heads)?;
+        check("head dimension of a KV cache", shape.head_dim, shape.head_dim == c.head_dim, c.head_dim)?;
         let positions = self.config.cos.len() / (self.config.head_dim / 2);
         for row in rows {
             let end = row.start + row.tokens.len();
             check("new tokens of a row", row.tokens.len(), !row.tokens.is_empty(), "at least 1")?;
-            check("positions of a row", end, end <= positions, format!("at most {positions}"))?;
+            check("positions of a row", end, end <= positions, format_args!("at most {positions}"))?;
             let covered = row.blocks.len() * kv.block_size();
             check(
                 "positions of a row",
                 end,
                 end <= covered,
-                format!("at most {covered}, the length of its block table"),
+                format_args!("at most {covered}, the length of its block table"),
             )?;
             if let Some(block) = row.blocks.iter().find(|block| **block as usize >= kv.blocks()) {
-                check("KV block", *block as usize, false, format!("below {}", kv.blocks()))?;
+                check("KV block", *block as usize, false, format_args!("below {}", kv.blocks()))?;
             }
             if let Some(token) = row.tokens.iter().find(|token| **token as usize >= self.config.vocab) {
-                check("token id", *token as usize, false, format!("below {}", self.config.vocab))?;
+                check("token id", *token as usize, false, format_args!("below {}", self.config.vocab))?;
             }
         }
         Ok(())

@@ -125,7 +125,7 @@ impl KvCache {
     ) -> Result<Self, Error> {
         check("KV block size", block_size, block_size > 0 && block_size.is_multiple_of(LANES), "a multiple of 16")?;
         let fits = head_dim > 0 && head_dim.is_multiple_of(2) && head_dim <= MAX_HEAD;
-        check("head dimension", head_dim, fits, format!("even, at most {MAX_HEAD}"))?;
+        check("head dimension", head_dim, fits, format_args!("even, at most {MAX_HEAD}"))?;
         let shape = Shape { kv_heads, head_dim, block_size, blocks };
         let size = shape.base(0, kv_heads);
         let halves = || (0..layers).map(|_| [vec![0; size], vec![0; size]]).collect();
@@ -167,7 +167,7 @@ impl KvCache {
     /// Copies keys and values of block `from` to block `to`, in all layers.
     pub fn copy_block(&mut self, from: u32, to: u32) -> Result<(), Error> {
         let (last, shape) = (from.max(to) as usize, self.shape);
-        check("KV block", last, last < shape.blocks, format!("below {}", shape.blocks))?;
+        check("KV block", last, last < shape.blocks, format_args!("below {}", shape.blocks))?;
         fn copy<T: Copy>(layers: &mut [[Vec<T>; 2]], shape: Shape, (from, to): (u32, u32)) {
             for numbers in layers.as_flattened_mut() {
                 for head in 0..shape.kv_heads {

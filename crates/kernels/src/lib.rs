@@ -53,6 +53,7 @@ pub enum Error {
     },
 }
 
-pub(crate) fn check(what: &'static str, got: usize, ok: bool, expected: impl Into<String>) -> Result<(), Error> {
-    if ok { Ok(()) } else { Err(Error::Shape { what, got, expected: expected.into() }) }
+/// `expected` becomes text only when it is needed: steps check their shapes.
+pub(crate) fn check(what: &'static str, got: usize, ok: bool, expected: impl std::fmt::Display) -> Result<(), Error> {
+    if ok { Ok(()) } else { Err(Error::Shape { what, got, expected: expected.to_string() }) }
 }

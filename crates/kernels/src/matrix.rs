@@ -82,7 +82,7 @@ impl PackedMatrix {
         check("columns of a quantised matrix", k, k > 0 && k.is_multiple_of(BLOCK), "a multiple of 32")?;
         let per_row = k / BLOCK;
         let expected = n * per_row * kind.bytes();
-        check("bytes of a quantised matrix", bytes.len(), bytes.len() == expected, expected.to_string())?;
+        check("bytes of a quantised matrix", bytes.len(), bytes.len() == expected, expected)?;
         let block = |row: usize, column: usize| -> Option<&[u8]> {
             (row < n).then(|| &bytes[(row * per_row + column) * kind.bytes()..][..kind.bytes()])
         };
@@ -251,13 +251,13 @@ pub(crate) fn multiply_side_by_side(
     let (x, quantized) = inputs;
     let rows = out.len() / stride.max(1);
     let end = offset + matrices.iter().map(|matrix| matrix.n).sum::<usize>();
-    check("columns of a product", end, end <= stride, format!("at most {stride}"))?;
+    check("columns of a product", end, end <= stride, format_args!("at most {stride}"))?;
     for matrix in matrices {
         if matrix.is_quantized() {
             let fits = quantized.width == matrix.k && quantized.rows == rows;
-            check("quantised activations", quantized.rows, fits, format!("{rows} rows of {}", matrix.k))?;
+            check("quantised activations", quantized.rows, fits, format_args!("{rows} rows of {}", matrix.k))?;
         } else {
-            check("activations", x.len(), x.len() == rows * matrix.k, format!("{rows} rows of {}", matrix.k))?;
+            check("activations", x.len(), x.len() == rows * matrix.k, format_args!("{rows} rows of {}", matrix.k))?;
         }
     }
     if rows == 0 {
@@ -356,7 +356,7 @@ fn tile8<'a>(block: impl Fn(usize) -> Option<&'a [u8]>) -> Tile8 {
 
 fn dense<T: Copy + Default>(n: usize, k: usize, values: &[f32], convert: impl Fn(f32) -> T) -> Result<Vec<T>, Error> {
     check("columns of a matrix", k, k > 0, "at least 1")?;
-    check("values of a matrix", values.len(), values.len() == n * k, (n * k).to_string())?;
+    check("values of a matrix", values.len(), values.len() == n * k, n * k)?;
     let mut tiles = vec![T::default(); n.div_ceil(LANES) * LANES * k];
     for (row, values) in values.chunks_exact(k).enumerate() {
         for (column, value) in values.iter().enumerate() {

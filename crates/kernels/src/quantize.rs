@@ -39,7 +39,7 @@ impl Activations {
             "length of activations",
             x.len(),
             x.len().is_multiple_of(width.max(1)),
-            format!("a multiple of {width}"),
+            format_args!("a multiple of {width}"),
         )?;
         let rows = Rows::new(self, x.len() / width.max(1), width)?;
         pool.split(x.len() / width, |range| {

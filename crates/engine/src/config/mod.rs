@@ -151,6 +151,8 @@ pub struct SystemConfig {
     /// Whose chat template renders conversations. `shared`: all models must have the same one. `entry`: that of the
     /// entry model, whatever the others have.
     pub chat_template: ChatTemplateConfig,
+    /// Record what every subserver does when (`trbench run --profile`).
+    pub profile: bool,
 }
 
 /// Whose chat template renders conversations.
@@ -276,6 +278,7 @@ impl Default for SystemConfig {
             max_queued: 256,
             max_tokens_per_request: 0,
             chat_template: ChatTemplateConfig::Shared,
+            profile: false,
         }
     }
 }

@@ -13,6 +13,7 @@ use tokenrouter_kernels::Pool;
 use super::{Engine, EngineError, Inner, LaunchInfo, thresholds};
 use crate::config::{ChatTemplateConfig, Config, DeviceConfig, EmulatedConfig, KvDtypeConfig, ModelConfig, RunnerKind};
 use crate::model::{Decoder, ModelError, ModelFiles};
+use crate::profile::Recorder;
 use crate::routing::RoutingPolicy;
 use crate::routing::registry::{BuiltPolicy, SystemView};
 use crate::runner::{
@@ -100,7 +101,8 @@ pub(super) fn launch(config: &Config, make_policy: MakePolicy<'_>) -> Result<Eng
             },
             Arc::clone(&policy),
         );
-        let shared = Arc::new(Shared::default());
+        let recorder = config.system.profile.then(Recorder::default);
+        let shared = Arc::new(Shared { recorder, ..Shared::default() });
         shared_states.push(Arc::clone(&shared));
         let subserver = Subserver {
             model,

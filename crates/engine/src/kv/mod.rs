@@ -20,6 +20,11 @@ pub struct Table {
 }
 
 impl Table {
+    /// An empty table with room for `blocks` blocks.
+    pub fn with_capacity(blocks: usize) -> Self {
+        Self { blocks: Vec::with_capacity(blocks), ..Self::default() }
+    }
+
     /// The blocks.
     pub fn blocks(&self) -> &[BlockId] {
         &self.blocks

@@ -1,5 +1,7 @@
 //! The runner over candle tensors.
 
+use std::time::Instant;
+
 use rayon::ThreadPool;
 use tokenrouter_kernels::{Isa, SignalSet, logit_signals};
 
@@ -63,6 +65,7 @@ impl ModelRunner for CandleRunner {
             candle_core::Result::Ok((hidden, logits.to_vec2::<f32>()?))
         })?;
         output.hidden = hidden;
+        let start = Instant::now();
         let set = SignalSet { softmax: needs.softmax, top_k: needs.top_logits };
         for (row, logits) in rows.zip(&mut logits) {
             if let Some(extra) = needs.extra_row.and_then(|extra| logits.get_mut(extra as usize)) {
@@ -76,6 +79,7 @@ impl ModelRunner for CandleRunner {
             let candidates = Candidates { logits, argmax: Some(signals.argmax), history: batch.history(row) };
             output.tokens.push(self.sampler.sample(candidates, &row.request, row.position()));
         }
+        output.sampling = start.elapsed();
         if needs.embedding {
             output.embedding = self.decoder.embeddings(&output.tokens)?;
         }

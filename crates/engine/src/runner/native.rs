@@ -2,9 +2,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use candle_core::DType;
 use candle_core::quantized::GgmlDType;
+use smallvec::SmallVec;
 use tokenrouter_kernels::{
     BlockKind, Decoder, DecoderConfig, Isa, KvCache, KvDtype, LayerWeights, PackedMatrix, Patch, Pool, RowInput,
     SignalSet, StepNeeds,
@@ -87,7 +89,8 @@ impl NativeRunner {
         for (from, to) in batch.copies() {
             self.kv.copy_block(*from, *to)?;
         }
-        let rows: Vec<RowInput<'_>> = batch
+        // On the stack for all but very large batches.
+        let rows: SmallVec<[RowInput<'_>; 32]> = batch
             .rows()
             .iter()
             .map(|row| RowInput {
@@ -111,6 +114,7 @@ impl ModelRunner for NativeRunner {
     fn forward(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), RunnerError> {
         output.clear();
         self.logits(batch)?;
+        let start = Instant::now();
         let step = &mut self.step;
         let rows = batch.rows().iter().filter(|row| row.sample);
         for ((row, logits), signals) in rows.zip(step.logits.chunks_exact_mut(self.vocab)).zip(&step.signals) {
@@ -120,6 +124,7 @@ impl ModelRunner for NativeRunner {
                 output.softmax.push(Softmax { entropy: signals.entropy, log_sum_exp: signals.log_sum_exp });
             }
         }
+        output.sampling = start.elapsed();
         std::mem::swap(&mut output.top, &mut step.top);
         std::mem::swap(&mut output.hidden, &mut step.hidden);
         std::mem::swap(&mut output.extra, &mut step.extra);

@@ -1,5 +1,7 @@
 //! What a step gives back.
 
+use std::time::Duration;
+
 use crate::routing::Signals;
 
 /// Entropy and normaliser of one row's softmax.
@@ -27,6 +29,8 @@ pub struct StepOutput {
     pub embedding: Vec<f32>,
     /// Logits of the extra row, one per row.
     pub extra: Vec<f32>,
+    /// Time that choosing the tokens took.
+    pub sampling: Duration,
 }
 
 impl StepOutput {
@@ -38,6 +42,7 @@ impl StepOutput {
         self.hidden.clear();
         self.embedding.clear();
         self.extra.clear();
+        self.sampling = Duration::ZERO;
     }
 
     /// Signals of row `index`.

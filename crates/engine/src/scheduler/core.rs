@@ -4,6 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::batch::Batch;
 use super::message::{Action, ActiveCount, Event, Handoff, Next, PeerBody, PeerMessage};
 use super::stats::ModelStats;
@@ -70,7 +72,7 @@ pub(super) struct Sequence {
     pub(super) blocks: Table,
     pub(super) place: Place,
     hop: u64,
-    pub(super) known: Vec<usize>,
+    pub(super) known: SmallVec<[usize; 4]>,
     pub(super) stats: RequestStats,
     pub(super) cancelled: bool,
     state: RequestState,
@@ -142,6 +144,13 @@ impl Core {
     /// Counters so far.
     pub fn stats(&self) -> &ModelStats {
         &self.stats
+    }
+
+    /// Notes where the driver's time went.
+    pub(crate) fn record_driver(&mut self, sampling: Duration, scheduling: Duration, idle: Duration) {
+        self.stats.sampling += sampling;
+        self.stats.scheduling += scheduling;
+        self.stats.idle += idle;
     }
 
     /// The KV book-keeping.
@@ -426,7 +435,7 @@ impl Core {
         sequence.hop += 1;
         sequence.place = Place::Pending(to);
         let start = sequence.known[to].max(sequence.request.prompt.len());
-        let delta = sequence.log[start..].to_vec();
+        let delta = SmallVec::from_slice(&sequence.log[start..]);
         sequence.known[to] = sequence.log.len();
         let handoff = Handoff {
             id,
@@ -448,7 +457,7 @@ impl Core {
         let models = self.config.models;
         let first = !self.sequences.contains_key(&id);
         if first {
-            self.sequences.insert(id, Sequence::new(Arc::clone(&handoff.request), models, now));
+            self.sequences.insert(id, Sequence::new(Arc::clone(&handoff.request), models, &self.kv, now));
         }
         let sequence = self.sequences.get_mut(&id).expect("inserted above");
         assert!(handoff.hop > sequence.hop, "{id}: handoff {} after {}", handoff.hop, sequence.hop);
@@ -501,15 +510,21 @@ impl Sequence {
     }
 
     /// A request that has just arrived, with nothing computed.
-    pub(super) fn new(request: Arc<Request>, models: usize, now: Duration) -> Self {
+    pub(super) fn new(request: Arc<Request>, models: usize, kv: &BlockPool, now: Duration) -> Self {
+        let most = request.prompt.len() + request.sampling.max_tokens;
         Self {
-            log: request.prompt.clone(),
+            log: {
+                // Room for the whole request: the log must not move while it decodes.
+                let mut log = Vec::with_capacity(most);
+                log.extend_from_slice(&request.prompt);
+                log
+            },
             request,
             computed: 0,
-            blocks: Table::default(),
+            blocks: Table::with_capacity(kv.blocks_for(most)),
             place: Place::Ready(now),
             hop: 0,
-            known: vec![0; models],
+            known: smallvec![0; models],
             stats: RequestStats { tokens_by_model: vec![0; models], ..RequestStats::default() },
             cancelled: false,
             state: RequestState::default(),

@@ -98,7 +98,7 @@ impl Core {
                 actions.push(Action::Finish(id, FinishReason::Error(message), RequestStats::default()));
                 continue;
             }
-            let mut sequence = Sequence::new(request, self.config.models, now);
+            let mut sequence = Sequence::new(request, self.config.models, &self.kv, now);
             sequence.known[self.config.model] = sequence.log.len();
             sequence.stats.queue_wait = now.saturating_sub(arrived);
             sequence.reuse_prefix(&mut self.kv, &mut self.stats);

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use crate::request::{FinishReason, ModelIndex, Request, RequestId, RequestStats, StepRecord};
 use crate::routing::RequestState;
 
@@ -51,9 +53,9 @@ pub struct Handoff {
     /// Absolute position (prompt included) of the first token of `delta`: the length of the receiver's log.
     pub start: usize,
     /// Committed tokens that the receiver has not seen. On a first visit the log starts as the prompt.
-    pub delta: Vec<u32>,
+    pub delta: SmallVec<[u32; 16]>,
     /// Length of every model's log of this request; 0 where it was never visited.
-    pub known: Vec<usize>,
+    pub known: SmallVec<[usize; 4]>,
     /// Counters that travel with the request.
     pub stats: RequestStats,
     /// What the routing policy keeps of it.

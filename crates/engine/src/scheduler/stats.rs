@@ -20,6 +20,12 @@ pub struct ModelStats {
     pub step_time_by_batch: Vec<(u64, Duration)>,
     /// Time spent in steps.
     pub busy: Duration,
+    /// Part of `busy` that went into choosing tokens.
+    pub sampling: Duration,
+    /// Time spent on messages, routing and batches.
+    pub scheduling: Duration,
+    /// Time without anything to do.
+    pub idle: Duration,
     /// New tokens fed to the model: decoded, appended at returns, and prefilled.
     pub fed_tokens: u64,
     /// Sum over rows of the wait between ready and launch.
@@ -98,6 +104,9 @@ impl ModelStats {
                 })
                 .collect(),
             busy: self.busy - earlier.busy,
+            sampling: self.sampling - earlier.sampling,
+            scheduling: self.scheduling - earlier.scheduling,
+            idle: self.idle - earlier.idle,
             fed_tokens: self.fed_tokens - earlier.fed_tokens,
             buffer_wait: self.buffer_wait - earlier.buffer_wait,
             rows: self.rows - earlier.rows,

@@ -26,10 +26,15 @@ fn request() -> Arc<Request> {
     Arc::new(Request::new(vec![0], SamplingParams::default(), 0))
 }
 
+/// The tensors as candle's own models take them.
+fn var_builder(tensors: &std::collections::HashMap<String, Tensor>) -> candle_nn::VarBuilder<'static> {
+    candle_nn::VarBuilder::from_tensors(tensors.clone(), candle_core::DType::F32, &Device::Cpu)
+}
+
 /// Logits after each position, from candle's own model of the family.
 fn oracle(family: &str, config: &Value, tensors: &std::collections::HashMap<String, Tensor>) -> Vec<Vec<f32>> {
     use candle_transformers::models::{llama, qwen2, qwen3};
-    let vb = tiny::var_builder(tensors);
+    let vb = var_builder(tensors);
     let input = |i: usize| Tensor::from_vec(vec![tokens(0)[i]], (1, 1), &Device::Cpu).expect("a token");
     let flat = |logits: Tensor| logits.flatten_all().and_then(|t| t.to_vec1::<f32>()).expect("logits");
     match family {

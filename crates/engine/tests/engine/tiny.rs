@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 use serde_json::{Value, json};
 use tokenrouter_engine::keyed::{Purpose, draw_unit};
 
@@ -90,9 +90,4 @@ pub(crate) fn write(dir: &Path, config: &Value, tensors: &HashMap<String, Tensor
         "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "t0"},
     });
     std::fs::write(dir.join("tokenizer.json"), tokenizer.to_string()).expect("writable");
-}
-
-/// The tensors as candle's own models take them.
-pub(crate) fn var_builder(tensors: &HashMap<String, Tensor>) -> candle_nn::VarBuilder<'static> {
-    candle_nn::VarBuilder::from_tensors(tensors.clone(), DType::F32, &Device::Cpu)
 }

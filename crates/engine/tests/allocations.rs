@@ -1,0 +1,58 @@
+//! Decoding allocates nothing in the steady state: neither the scheduler cores with routing and handoff, nor a step of
+//! the native runner. A test binary of its own, because it counts the allocations of the whole process' thread.
+
+mod ring;
+#[path = "engine/tiny.rs"]
+mod tiny;
+
+use std::sync::Arc;
+
+use tokenrouter_engine::config::{ModelConfig, WeightDtype};
+use tokenrouter_engine::model::ModelFiles;
+use tokenrouter_engine::routing::SignalNeeds;
+use tokenrouter_engine::runner::{ModelRunner, NativeRunner, RunnerOptions, StepOutput};
+use tokenrouter_engine::scheduler::Batch;
+use tokenrouter_engine::{Request, RequestId, SamplingParams};
+use tokenrouter_kernels::Pool;
+
+#[test]
+fn scheduling_routing_and_handoff_allocate_nothing() {
+    let mut ring = ring::Ring::new(8, 4096);
+    // Buffers grow to their sizes.
+    (0..600).for_each(|_| ring.round());
+    let before = ring.rows;
+    let counted = allocation_counter::measure(|| (0..200).for_each(|_| ring.round()));
+    let rows = ring.rows - before;
+    assert!(rows > 1000, "{rows} rows were stepped");
+    assert_eq!(counted.count_total, 0, "allocations in {rows} steps of a request");
+}
+
+#[test]
+fn a_decode_step_allocates_nothing() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = tiny::config("llama");
+    tiny::write(dir.path(), &config, &tiny::tensors(&config, 3));
+    let settings = ModelConfig { path: Some(dir.path().to_owned()), ..ModelConfig::default() };
+    let files = ModelFiles::open(&settings).expect("a valid model");
+    let needs = SignalNeeds { softmax: true, top_logits: 20, hidden: true, embedding: true, extra_row: None };
+    let options = RunnerOptions { needs, kv: (24, 16), ..RunnerOptions::default() };
+    let pool = Pool::new(1, None).expect("a thread");
+    let weights = (&files.weights, &files.patches);
+    let mut runner = NativeRunner::load(&files.arch, weights, WeightDtype::F32, &options, pool).expect("loads");
+    let sampling =
+        SamplingParams { temperature: 0.8, top_p: 0.9, repetition_penalty: 1.1, ..SamplingParams::default() };
+    let request = Arc::new(Request::new(vec![1], sampling, 0));
+    let log: Vec<u32> = (0..64u32).map(|i| i * 7 % tiny::VOCAB as u32).collect();
+    let blocks: Vec<Vec<u32>> = (0..4u32).map(|row| (row * 4..row * 4 + 4).collect()).collect();
+    let (mut batch, mut output) = (Batch::default(), StepOutput::default());
+    let mut step = |position: usize| {
+        batch.clear();
+        for blocks in &blocks {
+            batch.push(RequestId(0), &request, (&log[..=position], position..position + 1), blocks);
+        }
+        runner.forward(&batch, &mut output).expect("computes");
+    };
+    (0..40).for_each(&mut step);
+    let counted = allocation_counter::measure(|| (40..60).for_each(&mut step));
+    assert_eq!(counted.count_total, 0, "allocations in 20 steps");
+}
