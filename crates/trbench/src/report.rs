@@ -122,15 +122,16 @@ const HEADINGS: [&str; 13] = [
     "correct",
 ];
 
-const MODEL_HEADINGS: [&str; 12] = [
+const MODEL_HEADINGS: [&str; 13] = [
     "system",
     "model",
     "steps",
     "mean batch",
     "step ms",
-    "busy",
+    "kernels/sampling/scheduling/idle %",
     "buffer wait ms",
     "by max_wait",
+    "prefix hits",
     "P row",
     "C row",
     "mean run",
@@ -158,7 +159,7 @@ fn system_row(summary: &Summary) -> [String; 13] {
     ]
 }
 
-fn model_row(summary: &Summary, model: &ModelSummary) -> [String; 12] {
+fn model_row(summary: &Summary, model: &ModelSummary) -> [String; 13] {
     // Half the width of the interval, where it shows at three digits.
     let row = |values: &[f64], intervals: &[Option<[f64; 2]>]| {
         let cell = |(index, value): (usize, &f64)| {
@@ -168,21 +169,35 @@ fn model_row(summary: &Summary, model: &ModelSummary) -> [String; 12] {
         values.iter().enumerate().map(cell).collect::<Vec<_>>().join(" ")
     };
     let mean_step = (model.steps > 0).then(|| model.busy_s * 1e3 / model.steps as f64);
-    let busy = (summary.duration > 0.0).then(|| 100.0 * model.busy_s / summary.duration);
     [
         summary.label.clone(),
         model.name.clone(),
         model.steps.to_string(),
         format!("{:.2}", model.mean_batch),
         number(mean_step, 2),
-        busy.map_or_else(|| "-".into(), |percent| format!("{percent:.0} %")),
+        shares(model),
         format!("{:.2}", model.buffer_wait_ms),
         model.launches_timeout.to_string(),
+        match model.prefix_tokens {
+            0 => "-".into(),
+            tokens => format!("{:.0} %", 100.0 * model.prefix_hits as f64 / tokens as f64),
+        },
         row(&model.p_row, &model.p_interval),
         row(&model.c_row, &model.c_interval),
         number(mean_run(&model.runs), 2),
         model.geometric.as_ref().map_or_else(|| "-".into(), |test| format!("{:.3}", test.p_value)),
     ]
+}
+
+/// Where a subserver's time went, in percent.
+fn shares(model: &ModelSummary) -> String {
+    let kernels = model.busy_s - model.sampling_s;
+    let parts = [kernels, model.sampling_s, model.scheduling_s, model.idle_s];
+    let total: f64 = parts.iter().sum();
+    if total <= 0.0 {
+        return "-".into();
+    }
+    parts.map(|part| format!("{:.1}", 100.0 * part / total)).join("/")
 }
 
 fn mean_run(runs: &[u64]) -> Option<f64> {

@@ -76,6 +76,21 @@ pub struct ModelSummary {
     pub batch_sizes: Vec<u64>,
     /// Seconds in steps.
     pub busy_s: f64,
+    /// Part of `busy_s` that went into choosing tokens.
+    #[serde(default)]
+    pub sampling_s: f64,
+    /// Seconds spent on messages, routing and batches.
+    #[serde(default)]
+    pub scheduling_s: f64,
+    /// Seconds without anything to do.
+    #[serde(default)]
+    pub idle_s: f64,
+    /// Tokens of requests that came here for the first time, and those of them that the prefix cache knew.
+    #[serde(default)]
+    pub prefix_tokens: u64,
+    /// See `prefix_tokens`.
+    #[serde(default)]
+    pub prefix_hits: u64,
     /// Mean time of pure decode steps by batch size, in milliseconds; `null` where none was seen.
     pub step_ms_by_batch: Vec<Option<f64>>,
     /// Tokens fed: decoded, appended at returns, prefilled.
@@ -121,6 +136,11 @@ pub fn model_summaries(after: &EngineStats, before: Option<&EngineStats>) -> Vec
                 steps: stats.steps,
                 mean_batch: stats.mean_batch(),
                 busy_s: stats.busy.as_secs_f64(),
+                sampling_s: stats.sampling.as_secs_f64(),
+                scheduling_s: stats.scheduling.as_secs_f64(),
+                idle_s: stats.idle.as_secs_f64(),
+                prefix_tokens: stats.prefix_tokens,
+                prefix_hits: stats.prefix_hits,
                 step_ms_by_batch: stats.step_time_by_batch.iter().map(|(n, time)| per_step(*time, *n)).collect(),
                 fed_tokens: stats.fed_tokens,
                 buffer_wait_ms: per_step(stats.buffer_wait, stats.rows).unwrap_or(0.0),

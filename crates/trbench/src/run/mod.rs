@@ -2,6 +2,7 @@
 
 mod backend;
 mod load;
+mod profile;
 mod progress;
 mod system;
 
@@ -73,6 +74,9 @@ pub struct RunArgs {
     /// Write every step of every request to `trace.jsonl`, for `trbench trace` and `trbench sweep-threshold`.
     #[arg(long, env = "TRBENCH_TRACE", conflicts_with = "endpoint")]
     pub trace: bool,
+    /// Record what every subserver does when, and write it to `profile.json` as a Chrome trace.
+    #[arg(long, env = "TRBENCH_PROFILE", conflicts_with = "endpoint")]
+    pub profile: bool,
     /// Seed of all draws.
     #[arg(long, env = "TRBENCH_SEED", default_value_t = 0)]
     pub seed: u64,
@@ -200,7 +204,9 @@ fn run_cell(
         (Some(config), _) => {
             let bar = spinner("loading models");
             let start = Instant::now();
-            let engine = Engine::launch(config)?;
+            let mut config = config.clone();
+            config.system.profile |= args.profile;
+            let engine = Engine::launch(&config)?;
             bar.finish_and_clear();
             for line in engine.info().models.iter().chain(&engine.info().warnings) {
                 note(line);
@@ -220,6 +226,9 @@ fn run_cell(
     results::write(dir, &outcome.records, &summary, manifest)?;
     if args.trace {
         crate::trace::write(dir, &outcome.traces)?;
+    }
+    if let (true, Backend::Engine(engine)) = (args.profile, &backend) {
+        profile::write(dir, engine)?;
     }
     Ok((summary, outcome.interrupted))
 }

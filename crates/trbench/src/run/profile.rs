@@ -1,0 +1,32 @@
+//! A profile as a Chrome trace (`chrome://tracing`, Perfetto): one row per subserver.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tokenrouter_engine::Engine;
+use tokenrouter_engine::profile::{Activity, Span};
+
+use crate::results::write_file;
+
+/// Writes `profile.json`.
+pub(super) fn write(dir: &Path, engine: &Engine) -> anyhow::Result<()> {
+    let mut events = Vec::new();
+    for (model, (name, spans)) in engine.model_names().iter().zip(engine.profile()).enumerate() {
+        events.push(json!({
+            "name": "thread_name", "ph": "M", "pid": 1, "tid": model, "args": {"name": format!("subserver {name}")},
+        }));
+        events.extend(spans.iter().map(|span| event(model, span)));
+    }
+    write_file(&dir.join("profile.json"), &serde_json::to_vec(&json!({"traceEvents": events}))?)
+}
+
+fn event(model: usize, span: &Span) -> Value {
+    let micros = |duration: std::time::Duration| duration.as_secs_f64() * 1e6;
+    let mut event = json!({
+        "name": span.activity, "ph": "X", "pid": 1, "tid": model, "ts": micros(span.start), "dur": micros(span.took),
+    });
+    if span.activity == Activity::Forward {
+        event["args"] = json!({"rows": span.rows, "tokens": span.tokens});
+    }
+    event
+}
