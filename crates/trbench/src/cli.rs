@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{convert, fetch, optimize, report, run, serve, sweep, trace};
+use crate::{convert, fetch, optimize, predict, report, run, serve, sweep, trace};
 
 /// Exit code after an interrupt (128 + SIGINT).
 const INTERRUPTED: u8 = 130;
@@ -28,6 +28,10 @@ enum Command {
     Trace(trace::TraceArgs),
     /// Find the threshold that gives a wanted share of the large model, from the scores of a traced run.
     SweepThreshold(sweep::SweepArgs),
+    /// Measure step times, routing and commit matrices of a system, for the throughput model.
+    Calibrate(predict::CalibrateArgs),
+    /// Compare predicted with measured throughput over thresholds and numbers of requests.
+    Validate(predict::ValidateArgs),
     /// Find the best delayed-batching thresholds with the throughput model.
     Optimize(Box<optimize::OptimizeArgs>),
     /// Serve a routed system over an OpenAI-compatible HTTP API.
@@ -82,6 +86,8 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::Report(args) => report::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::SweepThreshold(args) => sweep::run(&args),
+        Command::Calibrate(args) => predict::run_calibrate(&args),
+        Command::Validate(args) => predict::run_validate(&args),
         Command::Optimize(args) => optimize::run(*args),
         Command::Serve(args) => serve::run(&args),
         Command::Models { command } => fetch::run(&command),

@@ -6,6 +6,7 @@ pub mod dataset;
 pub mod fetch;
 pub mod grade;
 pub mod optimize;
+pub mod predict;
 pub mod report;
 pub mod results;
 pub mod run;

@@ -271,7 +271,7 @@ fn git_revision() -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-fn cpu_name() -> String {
+pub(crate) fn cpu_name() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     line.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.to_owned())

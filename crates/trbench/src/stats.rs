@@ -42,6 +42,16 @@ pub fn wilson(hits: u64, of: u64) -> Option<[f64; 2]> {
     Some([(middle - half).max(0.0), (middle + half).min(1.0)])
 }
 
+/// 95 % interval of the mean of independent values, by Student's t; `None` for fewer than two.
+pub fn student_interval(values: &[f64]) -> Option<[f64; 2]> {
+    let count = values.len() as f64;
+    let student = StudentsT::new(0.0, 1.0, count - 1.0).ok().filter(|_| values.len() > 1)?;
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    let half = student.inverse_cdf(0.975) * (variance / count).sqrt();
+    Some([mean - half, mean + half])
+}
+
 /// A ratio of sums over requests, with its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {

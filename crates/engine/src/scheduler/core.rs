@@ -232,7 +232,8 @@ impl Core {
     pub fn step_done(&mut self, now: Duration, took: Duration, output: &StepOutput, actions: &mut Vec<Action>) {
         assert!(std::mem::take(&mut self.running), "a step ended that was not launched");
         let batch = std::mem::take(&mut self.batch);
-        self.stats.record_time(batch.rows().len(), batch.total_tokens(), took);
+        let prefill = batch.rows().iter().any(|row| row.start < row.request.prompt.len());
+        self.stats.record_time(batch.rows().len(), prefill, took);
         let mut views = std::mem::take(&mut self.views);
         for (row, token) in batch.rows().iter().filter(|row| row.sample).zip(&output.tokens) {
             views.push(self.view(row, *token));

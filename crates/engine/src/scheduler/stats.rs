@@ -16,7 +16,8 @@ pub struct ModelStats {
     pub steps: u64,
     /// `batch_sizes[b]`: steps with `b` rows.
     pub batch_sizes: Vec<u64>,
-    /// `step_time_by_batch[b]`: time of those steps that had one new token per row (pure decode).
+    /// `step_time_by_batch[b]`: number and time of those steps that computed no part of a prompt. A row that came back
+    /// from another model brings the tokens that were written there.
     pub step_time_by_batch: Vec<(u64, Duration)>,
     /// Time spent in steps.
     pub busy: Duration,
@@ -75,9 +76,9 @@ impl ModelStats {
         self.batch_sizes[rows] += 1;
     }
 
-    pub(super) fn record_time(&mut self, rows: usize, fed: usize, time: Duration) {
+    pub(super) fn record_time(&mut self, rows: usize, prefill: bool, time: Duration) {
         self.busy += time;
-        if rows == fed {
+        if !prefill {
             let (count, sum) = &mut self.step_time_by_batch[rows];
             *count += 1;
             *sum += time;
@@ -119,6 +120,36 @@ impl ModelStats {
             prefix_hits: self.prefix_hits - earlier.prefix_hits,
             runs: zip(&self.runs, &earlier.runs),
         }
+    }
+
+    /// Adds what happened in another interval.
+    pub fn add(&mut self, other: &Self) {
+        let sum = |into: &mut Vec<u64>, from: &[u64]| {
+            into.resize(into.len().max(from.len()), 0);
+            into.iter_mut().zip(from).for_each(|(into, from)| *into += from);
+        };
+        self.steps += other.steps;
+        sum(&mut self.batch_sizes, &other.batch_sizes);
+        let times = &mut self.step_time_by_batch;
+        times.resize(times.len().max(other.step_time_by_batch.len()), (0, Duration::ZERO));
+        for (into, (count, time)) in times.iter_mut().zip(&other.step_time_by_batch) {
+            *into = (into.0 + count, into.1 + *time);
+        }
+        self.busy += other.busy;
+        self.sampling += other.sampling;
+        self.scheduling += other.scheduling;
+        self.idle += other.idle;
+        self.fed_tokens += other.fed_tokens;
+        self.buffer_wait += other.buffer_wait;
+        self.rows += other.rows;
+        self.launches_full += other.launches_full;
+        self.launches_timeout += other.launches_timeout;
+        sum(&mut self.transitions, &other.transitions);
+        sum(&mut self.committed, &other.committed);
+        self.finished += other.finished;
+        self.prefix_tokens += other.prefix_tokens;
+        self.prefix_hits += other.prefix_hits;
+        sum(&mut self.runs, &other.runs);
     }
 
     /// Mean rows per step.

@@ -1,0 +1,227 @@
+//! `trbench calibrate`: step times by batch size, routing and commit matrices, from short runs of the system itself.
+//!
+//! Measuring the routed system and not its models one by one means that the step times include what the models do to each
+//! other on one machine, and the few tokens that a request brings back from the other model.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use tokenrouter_engine::Config;
+use tokenrouter_engine::scheduler::ModelStats;
+
+use super::calibration::{Calibration, ModelCalibration};
+use super::steady::{self, Window};
+use crate::cli::usage;
+use crate::report::{Format, plain_table};
+use crate::results::{cpu_name, write_file};
+use crate::run::spinner;
+use crate::stats::{geometric_test, wilson};
+
+/// Arguments of `trbench calibrate`.
+#[derive(Debug, Clone, Args)]
+pub struct CalibrateArgs {
+    /// Configuration of the routed system.
+    #[arg(long, short)]
+    config: PathBuf,
+    /// Requests in flight, one run each; together they should show every batch size.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
+    concurrency: Vec<usize>,
+    /// Seconds of each run that are measured.
+    #[arg(long, default_value_t = 8.0)]
+    seconds: f64,
+    /// Tokens of a request.
+    #[arg(long, default_value_t = 256)]
+    max_tokens: usize,
+    /// Seed of all draws.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Where to write the calibration.
+    #[arg(long, short, default_value = "calibration.json")]
+    out: PathBuf,
+    /// Output format.
+    #[arg(long, default_value = "table")]
+    output: Format,
+}
+
+/// Measures, writes the file, prints what was measured.
+pub fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
+    check_load(&args.concurrency, args.seconds)?;
+    let config = Config::from_file(&args.config)?;
+    crate::fetch::ensure_sources(&config)?;
+    let window = window(args.seconds, args.max_tokens, args.seed);
+    let calibration = measure(&config, &args.config.display().to_string(), &args.concurrency, &window)?;
+    write_file(&args.out, &serde_json::to_vec_pretty(&calibration)?)?;
+    print(&calibration, args.output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Checks flags that `calibrate` and `validate` share.
+pub(super) fn check_load(concurrency: &[usize], seconds: f64) -> anyhow::Result<()> {
+    if let Some(bad) = concurrency.iter().find(|n| !(1..=256).contains(*n)) {
+        return Err(usage(format!("--concurrency {bad} is not allowed, allowed are 1 to 256")));
+    }
+    if !(0.1..=3600.0).contains(&seconds) {
+        return Err(usage(format!("--seconds {seconds} is not allowed, allowed are 0.1 to 3600")));
+    }
+    Ok(())
+}
+
+/// A window of `seconds`, after a quarter of it as warm-up.
+pub(super) fn window(seconds: f64, max_tokens: usize, seed: u64) -> Window {
+    let measured = Duration::from_secs_f64(seconds);
+    Window { warmup: measured / 4, measured, max_tokens, seed }
+}
+
+/// Runs the system eagerly at every concurrency, and at the highest also with the large models' batches held back, so that
+/// large batches are seen.
+pub(super) fn measure(
+    config: &Config,
+    origin: &str,
+    concurrency: &[usize],
+    window: &Window,
+) -> anyhow::Result<Calibration> {
+    let models = config.models.len();
+    let mut sums: Vec<ModelStats> = vec![ModelStats::default(); models];
+    for requests in concurrency {
+        let mut vectors = vec![vec![1; models]];
+        if *requests > 1 && models > 1 {
+            let mut held = vec![1; models];
+            held[models - 1] = *requests as u32;
+            vectors.push(held);
+        }
+        for thresholds in vectors {
+            let bar = spinner(&format!("{requests} requests, thresholds {thresholds:?}"));
+            let steady = steady::real(&steady::at(config, *requests, &thresholds), *requests, window)?;
+            bar.finish_and_clear();
+            sums.iter_mut().zip(&steady.models).for_each(|(sum, stats)| sum.add(stats));
+        }
+    }
+    let largest = concurrency.iter().copied().max().unwrap_or(1);
+    let names = config.model_names();
+    let share = |counts: &[u64], total: u64| -> Vec<f64> {
+        counts.iter().map(|count| if total == 0 { 0.0 } else { *count as f64 / total as f64 }).collect()
+    };
+    let total = |stats: &ModelStats| stats.transitions.iter().sum::<u64>();
+    let pairs = |stats: &ModelStats| -> Vec<(u64, u64)> {
+        stats.committed.iter().copied().zip(stats.transitions.iter().copied()).collect()
+    };
+    if let Some(idle) = sums.iter().position(|stats| total(stats) == 0) {
+        anyhow::bail!("model `{}` made no step: nothing can be said of it; measure longer", names[idle]);
+    }
+    Ok(Calibration {
+        schema_version: 1,
+        config: origin.to_owned(),
+        emulated: config.is_emulated(),
+        cpu: cpu_name(),
+        concurrency: concurrency.to_vec(),
+        models: names.iter().zip(&sums).map(|(name, stats)| model(name, stats, largest)).collect::<Result<_, _>>()?,
+        routing: sums.iter().map(|stats| share(&stats.transitions, total(stats))).collect(),
+        routing_interval: sums
+            .iter()
+            .map(|stats| stats.transitions.iter().map(|count| wilson(*count, total(stats))).collect())
+            .collect(),
+        commit: sums
+            .iter()
+            .map(|stats| {
+                pairs(stats).into_iter().map(|(c, n)| if n == 0 { 0.0 } else { c as f64 / n as f64 }).collect()
+            })
+            .collect(),
+        commit_interval: sums
+            .iter()
+            .map(|stats| pairs(stats).into_iter().map(|(c, n)| wilson(c, n)).collect())
+            .collect(),
+    })
+}
+
+fn model(name: &str, stats: &ModelStats, largest: usize) -> anyhow::Result<ModelCalibration> {
+    let scheduling_ms = stats.scheduling.as_secs_f64() * 1e3 / stats.steps.max(1) as f64;
+    let seen: Vec<(usize, f64, u64)> = (stats.step_time_by_batch.iter().enumerate())
+        .filter(|(batch, (count, _))| *batch > 0 && *count > 0)
+        .map(|(batch, (count, time))| (batch, time.as_secs_f64() * 1e3 / *count as f64, *count))
+        .collect();
+    if seen.is_empty() {
+        anyhow::bail!("model `{name}` made no decode step: measure longer");
+    }
+    let latency_ms = (1..=largest).map(|batch| interpolate(&seen, batch) + scheduling_ms).collect();
+    let steps = (1..=largest).map(|batch| stats.step_time_by_batch.get(batch).map_or(0, |(count, _)| *count));
+    Ok(ModelCalibration {
+        name: name.to_owned(),
+        latency_ms,
+        steps: steps.collect(),
+        scheduling_ms,
+        transitions: stats.transitions.iter().sum(),
+        geometric: geometric_test(&stats.runs),
+    })
+}
+
+/// Linear between batch sizes that were seen often enough, along the nearest two beyond them.
+fn interpolate(seen: &[(usize, f64, u64)], batch: usize) -> f64 {
+    // Means of a few steps are noise; but something must be said where there is nothing better.
+    const ENOUGH: u64 = 20;
+    let mut points: Vec<(f64, f64)> = seen.iter().filter(|p| p.2 >= ENOUGH).map(|p| (p.0 as f64, p.1)).collect();
+    if points.is_empty() {
+        points = seen.iter().map(|p| (p.0 as f64, p.1)).collect();
+    }
+    let x = batch as f64;
+    let after = points.partition_point(|point| point.0 < x).clamp(1, points.len().max(2) - 1);
+    match points.as_slice() {
+        [only] => only.1,
+        points => {
+            let ((x0, y0), (x1, y1)) = (points[after - 1], points[after]);
+            // A step with more requests is never taken to be shorter than the shortest seen.
+            let least = points.iter().map(|p| p.1).fold(f64::INFINITY, f64::min);
+            (y0 + (y1 - y0) * (x - x0) / (x1 - x0)).max(least)
+        }
+    }
+}
+
+fn print(calibration: &Calibration, format: Format) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    if format == Format::Json {
+        writeln!(out, "{}", serde_json::to_string_pretty(calibration)?)?;
+        return Ok(());
+    }
+    let matrix = |values: &[f64]| values.iter().map(|v| format!("{v:.4}")).collect::<Vec<_>>().join(" ");
+    let row = |(index, model): (usize, &ModelCalibration)| {
+        let latencies = model.latency_ms.iter().map(|ms| format!("{ms:.2}")).collect::<Vec<_>>().join(" ");
+        [
+            model.name.clone(),
+            latencies,
+            format!("{:.4}", model.scheduling_ms),
+            matrix(&calibration.routing[index]),
+            matrix(&calibration.commit[index]),
+            model.geometric.as_ref().map_or_else(|| "-".into(), |test| format!("{:.3}", test.p_value)),
+        ]
+    };
+    let headings = ["model", "step ms at batch 1, 2, ...", "of it scheduling", "P row", "C row", "geometric p"];
+    let rows = calibration.models.iter().enumerate().map(row);
+    if format == Format::Csv {
+        let mut csv = csv::Writer::from_writer(out);
+        csv.write_record(headings)?;
+        rows.into_iter().try_for_each(|row| csv.write_record(row))?;
+        csv.flush()?;
+        return Ok(());
+    }
+    writeln!(out, "{}", plain_table(&headings, rows, format))?;
+    if calibration.emulated {
+        writeln!(out, "\nemulated: latency profiles stand in for the models.")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_are_interpolated_between_what_was_seen_often() {
+        let seen = [(1, 10.0, 100), (2, 99.0, 3), (4, 16.0, 100), (8, 20.0, 50)];
+        let got: Vec<f64> = [1, 2, 4, 6, 8, 12].iter().map(|batch| interpolate(&seen, *batch)).collect();
+        assert_eq!(got, [10.0, 12.0, 16.0, 18.0, 20.0, 24.0]);
+        assert_eq!(interpolate(&[(3, 7.0, 100)], 1), 7.0);
+        assert_eq!(interpolate(&[(2, 7.0, 100), (3, 9.0, 100)], 1), 7.0, "never below the shortest seen");
+    }
+}

@@ -1,0 +1,238 @@
+//! `trbench validate`: predicted and measured throughput side by side, over thresholds and numbers of requests.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+use tokenrouter_engine::Config;
+
+use super::Inputs;
+use super::calibrate::{check_load, measure, window};
+use super::calibration::Calibration;
+use super::steady::{self, Steady, Window};
+use crate::cli::usage;
+use crate::report::{Format, plain_table};
+use crate::results::write_file;
+use crate::run::spinner;
+
+/// Arguments of `trbench validate`.
+#[derive(Debug, Clone, Args)]
+pub struct ValidateArgs {
+    /// Configuration of the routed system.
+    #[arg(long, short)]
+    config: PathBuf,
+    /// Numbers of requests in flight.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16")]
+    concurrency: Vec<usize>,
+    /// Seconds of each measurement. With `--virtual-time`, seconds of virtual time.
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// Tokens of a request. With real models the context grows by so much; emulated ones do not care.
+    #[arg(long)]
+    max_tokens: Option<usize>,
+    /// A calibration of the same system; without it, emulated models are taken at their word and others calibrated first.
+    #[arg(long)]
+    calibration: Option<PathBuf>,
+    /// Run emulated models under the simulator's clock.
+    #[arg(long)]
+    virtual_time: bool,
+    /// Quantum of the throughput model in milliseconds.
+    #[arg(long, default_value_t = 0.1)]
+    quantum_ms: f64,
+    /// Seed of all draws.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Write the points as CSV to this file as well.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Output format.
+    #[arg(long, default_value = "table")]
+    output: Format,
+}
+
+/// One measured point.
+#[derive(Debug, Clone, Serialize)]
+struct Point {
+    n: usize,
+    thresholds: Vec<u32>,
+    predicted_tok_s: f64,
+    measured_tok_s: f64,
+    /// 95 % interval of the measurement.
+    ci: [f64; 2],
+}
+
+impl Point {
+    fn error(&self) -> f64 {
+        (self.predicted_tok_s / self.measured_tok_s - 1.0).abs()
+    }
+}
+
+/// The best thresholds for one number of requests.
+#[derive(Debug, Clone, Serialize)]
+struct Best {
+    n: usize,
+    predicted: Vec<u32>,
+    measured: Vec<u32>,
+    /// Whether they are the same, or the predicted ones measured within the interval of the measured best.
+    agrees: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Validation {
+    emulated: bool,
+    virtual_time: bool,
+    median_error: f64,
+    max_error: f64,
+    points: Vec<Point>,
+    best: Vec<Best>,
+}
+
+/// Measures the grid and prints the comparison.
+pub fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
+    check_load(&args.concurrency, args.seconds)?;
+    let config = Config::from_file(&args.config)?;
+    if args.virtual_time && !config.is_emulated() {
+        return Err(usage("--virtual-time needs emulated models"));
+    }
+    if config.models.len() < 2 {
+        return Err(usage("a single model has no thresholds to validate"));
+    }
+    crate::fetch::ensure_sources(&config)?;
+    let max_tokens = args.max_tokens.unwrap_or(if config.is_emulated() { 100_000 } else { 256 });
+    let window = window(args.seconds, max_tokens, args.seed);
+    let inputs = inputs(args, &config, &window)?;
+    let mut points = Vec::new();
+    for requests in &args.concurrency {
+        for thresholds in grid(config.models.len(), *requests) {
+            let bar = spinner(&format!("{requests} requests, thresholds {thresholds:?}"));
+            let predicted = inputs.throughput(*requests, &thresholds)?;
+            let Steady { tok_s, interval, .. } = if args.virtual_time {
+                // As many tokens as the prediction says will take the time.
+                let tokens = (predicted * args.seconds * 1.2 / *requests as f64).ceil() as usize;
+                let window = Window { max_tokens: tokens.max(100), ..window };
+                steady::virtual_time(&config, *requests, &thresholds, &window)?
+            } else {
+                steady::real(&steady::at(&config, *requests, &thresholds), *requests, &window)?
+            };
+            bar.finish_and_clear();
+            points.push(Point {
+                n: *requests,
+                thresholds,
+                predicted_tok_s: predicted,
+                measured_tok_s: tok_s,
+                ci: interval,
+            });
+        }
+    }
+    let mut errors: Vec<f64> = points.iter().map(Point::error).collect();
+    errors.sort_unstable_by(f64::total_cmp);
+    let validation = Validation {
+        emulated: config.is_emulated(),
+        virtual_time: args.virtual_time,
+        median_error: errors[errors.len() / 2],
+        max_error: errors[errors.len() - 1],
+        best: args.concurrency.iter().map(|n| best(*n, &points)).collect(),
+        points,
+    };
+    if let Some(path) = &args.csv {
+        write_file(path, &csv_of(&validation.points)?)?;
+    }
+    print(&validation, args.output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn inputs(args: &ValidateArgs, config: &Config, window: &Window) -> anyhow::Result<Inputs> {
+    if let Some(path) = &args.calibration {
+        return Ok(Calibration::read(path)?.inputs(args.quantum_ms));
+    }
+    if let Some(known) = Inputs::known(config) {
+        return Ok(Inputs { quantum_ms: args.quantum_ms, ..known });
+    }
+    let calibration = measure(config, &args.config.display().to_string(), &args.concurrency, window)?;
+    Ok(calibration.inputs(args.quantum_ms))
+}
+
+/// The last model's threshold from 1 to `requests`, the others eager: for two models, all vectors that make sense where
+/// the first model is the fast one.
+fn grid(models: usize, requests: usize) -> Vec<Vec<u32>> {
+    let vector = |last: usize| {
+        let mut vector = vec![1; models];
+        vector[models - 1] = last as u32;
+        vector
+    };
+    (1..=requests).map(vector).collect()
+}
+
+fn best(requests: usize, points: &[Point]) -> Best {
+    let here: Vec<&Point> = points.iter().filter(|point| point.n == requests).collect();
+    let top = |key: fn(&Point) -> f64| here.iter().max_by(|a, b| key(a).total_cmp(&key(b))).copied().expect("a grid");
+    let (predicted, measured) = (top(|point| point.predicted_tok_s), top(|point| point.measured_tok_s));
+    Best {
+        n: requests,
+        predicted: predicted.thresholds.clone(),
+        measured: measured.thresholds.clone(),
+        agrees: predicted.ci[1] >= measured.ci[0],
+    }
+}
+
+fn csv_of(points: &[Point]) -> anyhow::Result<Vec<u8>> {
+    let mut csv = csv::Writer::from_writer(Vec::new());
+    csv.write_record(["n", "thresholds", "predicted_tok_s", "measured_tok_s", "ci_low", "ci_high", "error"])?;
+    for point in points {
+        csv.write_record([
+            point.n.to_string(),
+            vector(&point.thresholds),
+            format!("{:.4}", point.predicted_tok_s),
+            format!("{:.4}", point.measured_tok_s),
+            format!("{:.4}", point.ci[0]),
+            format!("{:.4}", point.ci[1]),
+            format!("{:.5}", point.error()),
+        ])?;
+    }
+    Ok(csv.into_inner()?)
+}
+
+fn vector(thresholds: &[u32]) -> String {
+    thresholds.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn print(validation: &Validation, format: Format) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match format {
+        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(validation)?)?,
+        Format::Csv => out.write_all(&csv_of(&validation.points)?)?,
+        Format::Table | Format::Md => {
+            let row = |point: &Point| {
+                [
+                    point.n.to_string(),
+                    vector(&point.thresholds),
+                    format!("{:.1}", point.predicted_tok_s),
+                    format!("{:.1}", point.measured_tok_s),
+                    format!("{:.1}", (point.ci[1] - point.ci[0]) / 2.0),
+                    format!("{:.2} %", 100.0 * point.error()),
+                ]
+            };
+            let headings = ["N", "thresholds", "predicted tok/s", "measured tok/s", "±", "error"];
+            writeln!(out, "{}", plain_table(&headings, validation.points.iter().map(row), format))?;
+            let row = |best: &Best| {
+                let agrees = if best.agrees { "yes" } else { "no" };
+                [best.n.to_string(), vector(&best.predicted), vector(&best.measured), agrees.to_owned()]
+            };
+            let headings = ["N", "predicted best", "measured best", "agrees"];
+            writeln!(out, "\n{}", plain_table(&headings, validation.best.iter().map(row), format))?;
+            writeln!(
+                out,
+                "\nerror of the prediction: median {:.2} %, largest {:.2} %",
+                100.0 * validation.median_error,
+                100.0 * validation.max_error
+            )?;
+            if validation.emulated {
+                let clock = if validation.virtual_time { "virtual" } else { "real" };
+                writeln!(out, "emulated: latency profiles stand in for the models, in {clock} time.")?;
+            }
+        }
+    }
+    Ok(())
+}
