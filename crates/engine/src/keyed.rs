@@ -10,6 +10,8 @@ pub enum Purpose {
     Route = 2,
     /// Token ids of the emulated runner.
     EmulatedToken = 3,
+    /// Prompts of a random workload.
+    Workload = 4,
 }
 
 /// SplitMix64's finaliser (Steele, Lea, Flood 2014): a bijection whose output bits all depend on all input bits.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{convert, fetch, optimize, predict, report, run, serve, sweep, trace};
+use crate::{convert, dataset, fetch, optimize, predict, report, run, serve, sweep, trace};
 
 /// Exit code after an interrupt (128 + SIGINT).
 const INTERRUPTED: u8 = 130;
@@ -43,6 +43,11 @@ enum Command {
     },
     /// Turn the authors' router checkpoints into head files, without executing anything in them.
     ConvertRouter(convert::ConvertArgs),
+    /// List, check and fetch data sets.
+    Datasets {
+        #[command(subcommand)]
+        command: dataset::DatasetsCommand,
+    },
     /// Check configurations, or print the reference of every key.
     Config {
         #[command(subcommand)]
@@ -92,6 +97,7 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Models { command } => fetch::run(&command),
         Command::ConvertRouter(args) => convert::run(&args),
+        Command::Datasets { command } => dataset::run(&command),
         Command::Config { command } => config(&command),
     };
     result.unwrap_or_else(|error| fail(&error))

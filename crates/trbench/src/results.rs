@@ -243,7 +243,11 @@ impl Manifest {
     /// Describes this process, this machine and these inputs.
     pub fn collect(args: &RunArgs, config: &str, config_text: &str, dataset: &str, items: &[Item]) -> Self {
         let digest = |text: &str| crate::fetch::sha256_hex(&mut text.as_bytes()).unwrap_or_default();
-        let problems: String = items.iter().map(|item| format!("{}\n{}\n", item.id, item.problem)).collect();
+        let mut problems = String::new();
+        for item in items {
+            let contents = item.prompt.messages().iter().map(|message| message.content.as_str());
+            problems.extend([item.id.as_str()].into_iter().chain(contents).flat_map(|text| [text, "\n"]));
+        }
         Self {
             schema_version: 1,
             date_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),

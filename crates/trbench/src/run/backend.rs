@@ -94,20 +94,20 @@ impl Backend {
         }
     }
 
-    /// Asks one question; fills `reply` as the answer comes.
+    /// Sends a conversation; fills `reply` as the answer comes.
     pub(super) async fn ask(
         &self,
-        question: &str,
+        messages: &[ChatMessage],
         sampling: SamplingParams,
         key: u64,
         reply: &mut Reply,
     ) -> anyhow::Result<()> {
         match self {
-            Self::Engine(engine) => ask_engine(engine, question, sampling, key, reply).await,
+            Self::Engine(engine) => ask_engine(engine, messages, sampling, key, reply).await,
             Self::Http { client, url, model } => {
                 let body = json!({
                     "model": model,
-                    "messages": [{"role": "user", "content": question}],
+                    "messages": messages,
                     "max_tokens": sampling.max_tokens,
                     "temperature": sampling.temperature,
                     "seed": sampling.seed.wrapping_add(key),
@@ -122,21 +122,20 @@ impl Backend {
 
 async fn ask_engine(
     engine: &Engine,
-    question: &str,
+    messages: &[ChatMessage],
     sampling: SamplingParams,
     key: u64,
     reply: &mut Reply,
 ) -> anyhow::Result<()> {
     let start = Instant::now();
     let prompt = match engine.text() {
+        Some(text) if text.has_chat_template() => text.encode(&text.apply_chat_template(messages)?)?,
         Some(text) => {
-            let message = ChatMessage { role: "user".into(), content: question.to_owned() };
-            let prompt =
-                if text.has_chat_template() { text.apply_chat_template(&[message])? } else { question.to_owned() };
-            text.encode(&prompt)?
+            let contents: Vec<_> = messages.iter().map(|message| message.content.as_str()).collect();
+            text.encode(&contents.join("\n\n"))?
         }
         // Emulated models read nothing; about as many tokens as the text would have.
-        None => question.bytes().step_by(4).map(u32::from).collect(),
+        None => messages.iter().flat_map(|message| message.content.bytes()).step_by(4).map(u32::from).collect(),
     };
     reply.prompt_tokens = Some(prompt.len() as u64);
     let mut decoder = engine.text().map(|text| text.stream(&sampling.stop));

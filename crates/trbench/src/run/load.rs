@@ -1,6 +1,8 @@
-//! The closed loop: a fixed number of requests in flight until the items are used up.
+//! The closed loop: a fixed number of sessions in flight until the items are used up. The turns of a session follow each
+//! other: one starts when the one before has ended.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +20,7 @@ use crate::trace::RequestTrace;
 pub struct Record {
     /// Number of the request in the run.
     pub id: u64,
-    /// The dataset's name of the item.
+    /// The dataset's name of the item, or of its session.
     pub item: String,
     /// Which repeat of the item, from 0.
     pub repeat: usize,
@@ -48,6 +50,9 @@ pub struct Record {
     pub answer: Option<i64>,
     /// Whether it is the right one; empty when the item has no answer.
     pub correct: Option<bool>,
+    /// Which turn of its session, from 1.
+    #[serde(default)]
+    pub turn: usize,
 }
 
 /// Everything that a run measured.
@@ -71,7 +76,9 @@ struct Shared<'a> {
     backend: &'a Backend,
     items: &'a [Item],
     args: &'a RunArgs,
-    next: Cell<u64>,
+    sessions: Vec<Range<usize>>,
+    /// Number of the next session to start; counts on through the repeats.
+    next: Cell<usize>,
     tokens: Rc<Cell<u64>>,
     stop: tokio::sync::watch::Receiver<bool>,
     records: RefCell<Vec<Record>>,
@@ -88,6 +95,7 @@ pub(super) async fn closed_loop(backend: &Backend, items: &[Item], args: &RunArg
         backend,
         items,
         args,
+        sessions: sessions(items),
         next: Cell::new(0),
         tokens: Rc::default(),
         stop,
@@ -96,7 +104,7 @@ pub(super) async fn closed_loop(backend: &Backend, items: &[Item], args: &RunArg
         bar: progress::requests(total, &format!("concurrency {concurrency}")),
         start: Instant::now(),
     };
-    let workers = futures_util::future::join_all((0..concurrency).map(|_| worker(&shared, total)));
+    let workers = futures_util::future::join_all((0..concurrency).map(|_| worker(&shared)));
     let signal = async {
         if tokio::signal::ctrl_c().await.is_ok() {
             let _all_done = stopper.send(true);
@@ -125,41 +133,62 @@ pub(super) async fn closed_loop(backend: &Backend, items: &[Item], args: &RunArg
     Outcome { records, traces, duration: shared.start.elapsed(), interrupted }
 }
 
-async fn worker(shared: &Shared<'_>, total: u64) {
+/// Where each session's items are: a session begins with turn 1.
+fn sessions(items: &[Item]) -> Vec<Range<usize>> {
+    let begins = |at: &usize| *at == 0 || items[*at].turn == 1;
+    let starts: Vec<_> = (0..items.len()).filter(begins).collect();
+    let ends = starts.iter().skip(1).copied().chain([items.len()]);
+    starts.iter().copied().zip(ends).map(|(start, end)| start..end).collect()
+}
+
+async fn worker(shared: &Shared<'_>) {
     let mut stop = shared.stop.clone();
-    while !*stop.borrow() && shared.next.get() < total {
-        let id = shared.next.replace(shared.next.get() + 1);
-        let item = &shared.items[id as usize % shared.items.len()];
-        let sampling = SamplingParams {
-            temperature: shared.args.temperature,
-            seed: shared.args.seed,
-            max_tokens: shared.args.max_tokens,
-            ignore_eos: shared.args.ignore_eos,
-            ..SamplingParams::default()
-        };
-        let start = Instant::now();
-        let mut reply = Reply { live: Rc::clone(&shared.tokens), trace: shared.args.trace, ..Reply::default() };
-        let ended = tokio::select! {
-            result = shared.backend.ask(&item.problem, sampling, id, &mut reply) => Some(result),
-            _ = stop.wait_for(|stop| *stop) => None,
-        };
-        let elapsed = start.elapsed();
-        match ended {
-            Some(Ok(())) => {}
-            Some(Err(error)) => {
-                reply.finish_reason = "error".into();
-                reply.error = Some(format!("{error:#}"));
+    let count = shared.sessions.len();
+    while shared.next.get() < count * shared.args.repeats {
+        let number = shared.next.replace(shared.next.get() + 1);
+        let repeat = number / count;
+        for at in shared.sessions[number % count].clone() {
+            if *stop.borrow() {
+                return;
             }
-            None => reply.finish_reason = "cancelled".into(),
+            request(shared, at, repeat, &mut stop).await;
         }
-        let repeat = id as usize / shared.items.len();
-        shared.records.borrow_mut().push(record(id, repeat, item, &reply, elapsed));
-        if let Some((models, entry)) = shared.backend.models().filter(|_| shared.args.trace) {
-            let steps = std::mem::take(&mut reply.steps);
-            shared.traces.borrow_mut().push(RequestTrace { id, item: item.id.clone(), models, entry, steps });
-        }
-        shared.bar.inc(1);
     }
+}
+
+/// Sends one item and records what became of it.
+async fn request(shared: &Shared<'_>, at: usize, repeat: usize, stop: &mut tokio::sync::watch::Receiver<bool>) {
+    // A function of the item and the repeat alone, so that draws do not depend on the order of the requests.
+    let id = (repeat * shared.items.len() + at) as u64;
+    let item = &shared.items[at];
+    let sampling = SamplingParams {
+        temperature: shared.args.temperature,
+        seed: shared.args.seed,
+        max_tokens: shared.args.max_tokens,
+        ignore_eos: shared.args.ignore_eos,
+        ..SamplingParams::default()
+    };
+    let start = Instant::now();
+    let mut reply = Reply { live: Rc::clone(&shared.tokens), trace: shared.args.trace, ..Reply::default() };
+    let ended = tokio::select! {
+        result = shared.backend.ask(item.prompt.messages(), sampling, id, &mut reply) => Some(result),
+        _ = stop.wait_for(|stop| *stop) => None,
+    };
+    let elapsed = start.elapsed();
+    match ended {
+        Some(Ok(())) => {}
+        Some(Err(error)) => {
+            reply.finish_reason = "error".into();
+            reply.error = Some(format!("{error:#}"));
+        }
+        None => reply.finish_reason = "cancelled".into(),
+    }
+    shared.records.borrow_mut().push(record(id, repeat, item, &reply, elapsed));
+    if let Some((models, entry)) = shared.backend.models().filter(|_| shared.args.trace) {
+        let steps = std::mem::take(&mut reply.steps);
+        shared.traces.borrow_mut().push(RequestTrace { id, item: item.id.clone(), models, entry, steps });
+    }
+    shared.bar.inc(1);
 }
 
 fn record(id: u64, repeat: usize, item: &Item, reply: &Reply, elapsed: Duration) -> Record {
@@ -187,6 +216,7 @@ fn record(id: u64, repeat: usize, item: &Item, reply: &Reply, elapsed: Duration)
         finish_reason: reply.finish_reason.clone(),
         error: reply.error.clone(),
         answer,
-        correct: item.answer.filter(|_| complete && reply.has_text).map(|right| answer == Some(right)),
+        correct: item.prompt.answer.filter(|_| complete && reply.has_text).map(|right| answer == Some(right)),
+        turn: item.turn,
     }
 }

@@ -5,6 +5,7 @@ mod load;
 mod profile;
 mod progress;
 mod system;
+mod workload;
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -13,11 +14,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use tokenrouter_engine::{Config, Engine};
 
 use crate::cli::{Interrupted, usage};
-use crate::dataset::{self, Item};
+use crate::dataset::{Item, Lengths};
 use crate::report::{self, Format};
 use crate::results::{self, Manifest, Summary};
 use crate::{fetch, run::backend::Backend};
@@ -25,6 +26,7 @@ use crate::{fetch, run::backend::Backend};
 pub use load::{Outcome, Record};
 pub(crate) use progress::spinner;
 pub use system::System;
+pub use workload::Workload;
 
 /// The configuration used when none is given.
 const DEFAULT_CONFIG: (&str, &str) = ("config/rstitch/demo.yaml", include_str!("../../../../config/rstitch/demo.yaml"));
@@ -44,7 +46,7 @@ pub struct RunArgs {
     /// Requests kept in flight (closed loop); a comma list runs one after the other.
     #[arg(long, env = "TRBENCH_CONCURRENCY", value_delimiter = ',', default_value = "4")]
     pub concurrency: Vec<usize>,
-    /// Items of the dataset to use, from its start: a number, or `all`.
+    /// Problems, prompts or sessions of the dataset to use, from its start: a number, or `all`.
     #[arg(long, env = "TRBENCH_NUM_PROMPTS", default_value = "16")]
     pub num_prompts: NumPrompts,
     /// Times that each item is asked.
@@ -59,7 +61,10 @@ pub struct RunArgs {
     /// Sampling temperature; 0 is greedy.
     #[arg(long, env = "TRBENCH_TEMPERATURE", default_value_t = 0.0)]
     pub temperature: f32,
-    /// JSONL file with problems instead of the starter set.
+    /// Words in a prompt of `--workload random`: a number such as 512, or a range such as 256-1024.
+    #[arg(long, env = "TRBENCH_INPUT_LEN")]
+    pub input_len: Option<Lengths>,
+    /// File with problems or sessions instead of the built-in ones: JSONL, JSON, Parquet or .traj.
     #[arg(long, env = "TRBENCH_DATASET_PATH")]
     pub dataset_path: Option<PathBuf>,
     /// OpenAI-compatible server to use instead of an engine in this process, such as http://127.0.0.1:30000.
@@ -83,13 +88,6 @@ pub struct RunArgs {
     /// Format of the report on stdout.
     #[arg(long, env = "TRBENCH_OUTPUT", default_value = "table")]
     pub output: Format,
-}
-
-/// Workloads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Workload {
-    /// Competition problems: short in, long out.
-    Aime,
 }
 
 /// How many items of a dataset to use.
@@ -130,12 +128,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         None => (DEFAULT_CONFIG.0.to_owned(), DEFAULT_CONFIG.1.to_owned()),
     };
     let cells = plan(args, &origin, &text)?;
-    let (dataset_name, items) = dataset::load(args.dataset_path.as_deref())?;
-    let items = match args.num_prompts {
-        NumPrompts::First(count) if count < items.len() => items[..count].to_vec(),
-        _ => items,
-    };
-    let root = results::create_root(args.output_dir.as_deref(), "aime")?;
+    let (dataset_name, items) = workload::items(args)?;
+    let root = results::create_root(args.output_dir.as_deref(), args.workload.name())?;
     if let Some(config) = cells.iter().find_map(|cell| cell.config.as_ref()) {
         fetch::ensure_sources(config)?;
     }

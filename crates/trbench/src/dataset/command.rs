@@ -1,0 +1,155 @@
+//! `trbench datasets`: what there is, whether a file is one, and fetching.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Subcommand;
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::download::{self, FetchArgs};
+use super::stats::Stats;
+use super::{BuiltIn, Container, Kind, Reader, records};
+use crate::cli::usage;
+
+/// Errors that `check` prints one by one.
+const MOST_ERRORS: usize = 20;
+
+/// What `trbench datasets` can do.
+#[derive(Debug, Subcommand)]
+pub enum DatasetsCommand {
+    /// Print the built-in workloads, and the data sets that were fetched.
+    List,
+    /// Say what a file holds: format, records, fields, lengths; and name every line that is not valid.
+    Check {
+        /// JSONL, JSON, Parquet or `.traj`.
+        file: PathBuf,
+    },
+    /// Download a public data set, verify it, and keep it in the cache (`TRBENCH_CACHE`).
+    Fetch(FetchArgs),
+}
+
+/// Runs `trbench datasets`.
+pub fn run(command: &DatasetsCommand) -> anyhow::Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    match command {
+        DatasetsCommand::List => list(&mut out)?,
+        DatasetsCommand::Check { file } => {
+            let report = survey(file)?;
+            print(&report, &mut out)?;
+            if !report.errors.is_empty() {
+                return Err(report.refusal());
+            }
+        }
+        DatasetsCommand::Fetch(args) => writeln!(out, "{}", download::fetch(args)?.display())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a file holds.
+pub(super) struct Report {
+    file: String,
+    container: Container,
+    pub(super) kind: Option<Kind>,
+    stats: Stats,
+    errors: Vec<super::DatasetError>,
+}
+
+impl Report {
+    /// The error of a file that has errors.
+    pub(super) fn refusal(&self) -> anyhow::Error {
+        let mut lines: Vec<_> = self.errors.iter().take(MOST_ERRORS).map(ToString::to_string).collect();
+        if self.errors.len() > MOST_ERRORS {
+            lines.push(format!("and {} more", self.errors.len() - MOST_ERRORS));
+        }
+        let records = self.stats.sessions + self.errors.len();
+        let count = format!("{} of {records} records are not valid", self.errors.len());
+        usage(format!("`{}`: {count}\n  {}", self.file, lines.join("\n  ")))
+    }
+
+    pub(super) fn is_valid(&self) -> bool {
+        self.errors.is_empty()
+    }
+}
+
+/// Reads a whole file.
+pub(super) fn survey(path: &Path) -> anyhow::Result<Report> {
+    let file = path.display().to_string();
+    let records = records::open(path).map_err(|error| usage(error.to_string()))?;
+    Ok(survey_records(file, records))
+}
+
+fn survey_records(file: String, records: records::Records) -> Report {
+    let container = records.container;
+    let mut reader = Reader::new(file.clone(), records);
+    let mut stats = Stats::default();
+    let mut errors = Vec::new();
+    for parsed in reader.by_ref() {
+        match parsed {
+            Ok(parsed) => stats.add(&parsed),
+            Err(error) => errors.push(error),
+        }
+    }
+    Report { file, container, kind: reader.kind, stats, errors }
+}
+
+fn print(report: &Report, out: &mut impl Write) -> anyhow::Result<()> {
+    let Report { file, container, kind, stats, .. } = report;
+    let kind = kind.map_or("nothing that is known", Kind::label);
+    writeln!(out, "{file}: {} ({kind})", container.label())?;
+    let repeated = if stats.repeated > 0 { format!(", {} names repeated", stats.repeated) } else { String::new() };
+    writeln!(
+        out,
+        "sessions: {}, requests: {}, with an integer answer: {}{repeated}",
+        stats.sessions,
+        stats.requests(),
+        stats.answers
+    )?;
+    let fields: Vec<_> =
+        stats.fields.iter().map(|((purpose, field), count)| format!("{purpose} from `{field}` ({count})")).collect();
+    writeln!(out, "fields: {}", if fields.is_empty() { "none".into() } else { fields.join(", ") })?;
+    if stats.sessions > 0 {
+        let mut table = table(&["", "least", "median", "mean", "most"]);
+        table.add_rows(stats.lengths());
+        writeln!(out, "{table}")?;
+        writeln!(out, "longest prompt: about {} tokens, at four characters each", stats.longest_prompt())?;
+    }
+    Ok(())
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_header(header.to_vec());
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn list(out: &mut impl Write) -> anyhow::Result<()> {
+    let mut table = table(&["--workload", "sessions", "requests", "answers", "longest prompt"]);
+    for built_in in BuiltIn::ALL {
+        let records = records::from_text(built_in.text(), built_in.file()).context("a built-in data set is broken")?;
+        let stats = survey_records(built_in.file().into(), records).stats;
+        let name = match built_in {
+            BuiltIn::AimeStyle => "aime",
+            BuiltIn::SweStyle => "swe-smith",
+        };
+        table.add_row([
+            format!("{name} ({})", built_in.file()),
+            stats.sessions.to_string(),
+            stats.requests().to_string(),
+            stats.answers.to_string(),
+            format!("~{} tokens", stats.longest_prompt()),
+        ]);
+    }
+    let given = || "as given".to_owned();
+    table.add_row(["random (--input-len)".into(), given(), given(), "0".into(), given()]);
+    table.add_row(["custom (--dataset-path)".into(), given(), given(), given(), given()]);
+    writeln!(out, "{table}")?;
+    for path in download::fetched() {
+        writeln!(out, "fetched: {}", path.display())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! Counts and lengths of a data set.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::{Parsed, Session};
+
+/// Characters of English text and code per token, roughly; only a model's tokenizer knows.
+const CHARACTERS_PER_TOKEN: usize = 4;
+
+/// What `check` and `list` report.
+#[derive(Debug, Default)]
+pub(super) struct Stats {
+    pub(super) sessions: usize,
+    pub(super) answers: usize,
+    /// Names that came up before.
+    pub(super) repeated: usize,
+    /// Records by (purpose, field).
+    pub(super) fields: BTreeMap<(&'static str, &'static str), usize>,
+    ids: HashSet<String>,
+    turns: Vec<usize>,
+    prompts: Vec<usize>,
+    recorded: Vec<usize>,
+}
+
+impl Stats {
+    pub(super) fn add(&mut self, parsed: &Parsed) {
+        for used in &parsed.used {
+            *self.fields.entry(*used).or_default() += 1;
+        }
+        self.add_session(&parsed.session);
+    }
+
+    fn add_session(&mut self, session: &Session) {
+        self.sessions += 1;
+        self.repeated += usize::from(!self.ids.insert(session.id.clone()));
+        self.turns.push(session.turns.len());
+        for turn in &session.turns {
+            self.answers += usize::from(turn.answer.is_some());
+            self.prompts.push(turn.characters());
+            self.recorded.extend(turn.recorded().map(|message| message.content.chars().count()));
+        }
+    }
+
+    /// Turns of all sessions.
+    pub(super) fn requests(&self) -> usize {
+        self.prompts.len()
+    }
+
+    /// Longest prompt in tokens, roughly.
+    pub(super) fn longest_prompt(&self) -> usize {
+        self.prompts.iter().max().map_or(0, |most| most / CHARACTERS_PER_TOKEN)
+    }
+
+    /// Rows of a table: name, least, median, mean, most.
+    pub(super) fn lengths(&self) -> Vec<[String; 5]> {
+        let rows = [
+            ("turns of a session", &self.turns),
+            ("characters of a prompt", &self.prompts),
+            ("characters of a recorded answer", &self.recorded),
+        ];
+        rows.into_iter().filter(|(_, values)| !values.is_empty()).map(|(name, values)| row(name, values)).collect()
+    }
+}
+
+fn row(name: &str, values: &[usize]) -> [String; 5] {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    let mean = sorted.iter().sum::<usize>() as f64 / sorted.len() as f64;
+    let least = sorted[0];
+    let middle = sorted[(sorted.len() - 1) / 2];
+    let most = sorted[sorted.len() - 1];
+    [name.to_owned(), least.to_string(), middle.to_string(), format!("{mean:.0}"), most.to_string()]
+}
