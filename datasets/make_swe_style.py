@@ -94,7 +94,8 @@ def check_package(package, scratch):
         source = root / file
         text = source.read_text(encoding="utf-8")
         if text.count(right) != 1:
-            raise ScriptError(f"{package.name}, bug `{bug}`: its text is {text.count(right)} times in {file}, expected 1")
+            count = text.count(right)
+            raise ScriptError(f"{package.name}, bug `{bug}`: its text is {count} times in {file}, expected 1")
         source.write_text(text.replace(right, wrong), encoding="utf-8")
         if tests_pass(shell):
             raise ScriptError(f"{package.name}, bug `{bug}`: no test fails")
@@ -103,7 +104,8 @@ def check_package(package, scratch):
 
 def commit(shell):
     """Make the package a git repository with one commit; returns the commit's id."""
-    status, output = shell.run("git init -q -b main . && git add -A && git commit -q -m 'Initial import' && git rev-parse HEAD")
+    commands = ["git init -q -b main .", "git add -A", "git commit -q -m 'Initial import'", "git rev-parse HEAD"]
+    status, output = shell.run(" && ".join(commands))
     if status != 0:
         raise ScriptError(f"git failed:\n{output}")
     return output.strip()
@@ -122,8 +124,9 @@ def play(session, scratch):
     tool = make_tool(session["style"], shell)
     prompts = SOURCES / "prompts"
     opening = (prompts / f"{session['style']}_task.txt").read_text(encoding="utf-8").strip("\n")
+    system = (prompts / f"{session['style']}_system.txt").read_text(encoding="utf-8").strip("\n")
     messages = [
-        {"role": "system", "content": (prompts / f"{session['style']}_system.txt").read_text(encoding="utf-8").strip("\n")},
+        {"role": "system", "content": system},
         {"role": "user", "content": opening.replace("{issue}", session["issue"])},
     ]
     for number, (thought, verb, argument, body) in enumerate(session["steps"], 1):
@@ -196,7 +199,8 @@ def difference(committed, made):
                 return f"{b['instance_id']}: `{key}` differs:\n  committed: {a.get(key)!r}\n  made:      {b.get(key)!r}"
             for number, (x, y) in enumerate(zip(a[key], b[key])):
                 if x != y:
-                    return f"{b['instance_id']}: message {number} differs:\n--- committed\n{x['content']}\n--- made\n{y['content']}"
+                    texts = f"--- committed\n{x['content']}\n--- made\n{y['content']}"
+                    return f"{b['instance_id']}: message {number} differs:\n{texts}"
             return f"{b['instance_id']}: {len(a[key])} messages are committed, {len(b[key])} were made"
     return "the same records, written differently"
 

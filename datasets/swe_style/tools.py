@@ -82,7 +82,8 @@ class Shell:
         text = re.sub(r"^(Ran \d+ tests? in )[\d.]+s$", r"\g<1>0.004s", text, flags=re.M)
         text = re.sub(r"\b0x[0-9a-f]{8,}\b", "0x7f0000000000", text)
         # The library's own frames have other line numbers in each version.
-        text = re.sub(r'^( +)File "/[^"]*/lib(?:64)?/python3[^"]*/([\w.]+\.py)", line \d+', r'\1File "<python>/\2", line 1', text, flags=re.M)
+        frame = r'^( +)File "/[^"]*/lib(?:64)?/python3[^"]*/([\w.]+\.py)", line \d+'
+        text = re.sub(frame, r'\1File "<python>/\2", line 1', text, flags=re.M)
         # Before 3.11 unittest named the class only.
         return re.sub(r"^(?:FAIL|ERROR): (\w+) \(([\w.]+)\)$", full_name, text, flags=re.M)
 
@@ -187,7 +188,8 @@ class XmlTool(BashTool):
         """Replace a text that must be there exactly once."""
         count = text.count(old)
         if count != 1:
-            return f"Error: the old text was found {count} times in {ROOT}/{name}, it must be there exactly once. Nothing was changed."
+            found = f"Error: the old text was found {count} times in {ROOT}/{name}"
+            return f"{found}, it must be there exactly once. Nothing was changed."
         path.write_text(text.replace(old, new), encoding="utf-8")
         return self.excerpt(path, name, text[: text.index(old)].count("\n") + 1, len(new.splitlines()))
 
@@ -232,9 +234,11 @@ class WindowTool(BashTool):
             return self.window()
         if verb == "search_dir":
             place = parts[1] if len(parts) > 1 else "."
-            return self.shell.run(f"grep -rn --include='*.py' -e {shlex.quote(parts[0])} {place} | LC_ALL=C sort -t: -k1,1 -k2,2n")[1] or f"No line contains {parts[0]}."
+            search = f"grep -rn --include='*.py' -e {shlex.quote(parts[0])} {place} | LC_ALL=C sort -t: -k1,1 -k2,2n"
+            return self.shell.run(search)[1] or f"No line contains {parts[0]}."
         if verb == "find_file":
-            return self.shell.run(f"find . -name {shlex.quote(parts[0])} -not -path './.git/*' | LC_ALL=C sort")[1] or f"No file is called {parts[0]}."
+            search = f"find . -name {shlex.quote(parts[0])} -not -path './.git/*' | LC_ALL=C sort"
+            return self.shell.run(search)[1] or f"No file is called {parts[0]}."
         if self.name is None:
             return "No file is open."
         if verb == "goto":
@@ -276,7 +280,8 @@ class WindowTool(BashTool):
             try:
                 compile(text, self.name, "exec")
             except SyntaxError as error:
-                return f"Nothing was changed: with this edit, line {error.lineno} of the file would be a syntax error. Check the range and the indentation."
+                wrong = f"with this edit, line {error.lineno} of the file would be a syntax error"
+                return f"Nothing was changed: {wrong}. Check the range and the indentation."
         self.shell.path(self.name).write_text(text, encoding="utf-8")
         self.top = self.centred(first)
         return f"{self.window()}\nThe file was changed. Look at the result: indentation, repeated or missing lines."

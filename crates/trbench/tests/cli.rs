@@ -143,7 +143,7 @@ fn bad_input_is_named_and_exits_with_2() {
         (vec!["run", "-c", "no/such.yaml"], vec!["no/such.yaml"]),
         (vec!["run", "-c", &config], vec!["bad.yaml:3:", "`rstich`", "did you mean `rstitch`?"]),
         (vec!["run", "-c", EMULATED, "--dataset-path", &broken], vec!["broken.jsonl:2:", "not valid JSON"]),
-        (vec!["run", "-c", EMULATED, "--dataset-path", &empty], vec!["empty.jsonl", "no problems"]),
+        (vec!["run", "-c", EMULATED, "--dataset-path", &empty], vec!["empty.jsonl", "the data set is empty"]),
         (vec!["run", "-c", EMULATED, "--dataset-path", "nothing.jsonl"], vec!["nothing.jsonl"]),
         (vec!["run", "-c", EMULATED, "--concurrency", "2"], vec!["[1, 4]", "deadlock", "sum(B_i - 1) < 2"]),
         (vec!["run", "-c", EMULATED, "--concurrency", "0"], vec!["--concurrency 0"]),

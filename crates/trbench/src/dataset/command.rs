@@ -113,7 +113,9 @@ fn print(report: &Report, out: &mut impl Write) -> anyhow::Result<()> {
         let mut table = table(&["", "least", "median", "mean", "most"]);
         table.add_rows(stats.lengths());
         writeln!(out, "{table}")?;
-        writeln!(out, "longest prompt: about {} tokens, at four characters each", stats.longest_prompt())?;
+        // Code has about three characters a token, prose about four; only a model's tokenizer knows.
+        let most = stats.longest_prompt();
+        writeln!(out, "longest prompt: about {} tokens of prose or {} of code", most / 4, most / 3)?;
     }
     Ok(())
 }
@@ -141,7 +143,7 @@ fn list(out: &mut impl Write) -> anyhow::Result<()> {
             stats.sessions.to_string(),
             stats.requests().to_string(),
             stats.answers.to_string(),
-            format!("~{} tokens", stats.longest_prompt()),
+            format!("{} characters", stats.longest_prompt()),
         ]);
     }
     let given = || "as given".to_owned();

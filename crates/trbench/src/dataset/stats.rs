@@ -4,9 +4,6 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::{Parsed, Session};
 
-/// Characters of English text and code per token, roughly; only a model's tokenizer knows.
-const CHARACTERS_PER_TOKEN: usize = 4;
-
 /// What `check` and `list` report.
 #[derive(Debug, Default)]
 pub(super) struct Stats {
@@ -46,9 +43,9 @@ impl Stats {
         self.prompts.len()
     }
 
-    /// Longest prompt in tokens, roughly.
+    /// Characters of the longest prompt.
     pub(super) fn longest_prompt(&self) -> usize {
-        self.prompts.iter().max().map_or(0, |most| most / CHARACTERS_PER_TOKEN)
+        self.prompts.iter().max().copied().unwrap_or(0)
     }
 
     /// Rows of a table: name, least, median, mean, most.
