@@ -12,6 +12,7 @@ mod decoder;
 mod isa;
 mod kv;
 mod matrix;
+mod memory;
 mod ops;
 mod pool;
 mod quantize;

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
+use crate::memory::Buffer;
 use crate::pool::{Pool, Shared};
 use crate::quantize::{Activations, BLOCK};
 use crate::{Error, Isa, LANES, check};
@@ -42,7 +43,7 @@ impl BlockKind {
 ///
 /// Group `g` holds columns `8g..8g+8`; byte `g * 64 + row * 4 + j` has column `8g + j` in its low nibble and column
 /// `8g + 4 + j` in its high one, so that four bytes of a row meet four consecutive activations.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Tile4 {
     pub(crate) values: [u8; 256],
@@ -51,7 +52,7 @@ pub(crate) struct Tile4 {
 }
 
 /// 16 rows x 32 columns of 8-bit weights plus 128; byte `g * 64 + row * 4 + j` is column `4g + j`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 #[repr(C, align(32))]
 pub(crate) struct Tile8 {
     pub(crate) values: [u8; 512],
@@ -60,12 +61,12 @@ pub(crate) struct Tile8 {
 
 #[derive(Debug)]
 pub(crate) enum Tiles {
-    Int4(Vec<Tile4>),
-    Int8(Vec<Tile8>),
+    Int4(Buffer<Tile4>),
+    Int8(Buffer<Tile8>),
     /// `[tile][k][16]`.
-    F32(Vec<f32>),
+    F32(Buffer<[f32; LANES]>),
     /// Bits of bfloat16, `[tile][k][16]`.
-    Bf16(Vec<u16>),
+    Bf16(Buffer<[u16; LANES]>),
 }
 
 /// A weight matrix, repacked.
@@ -86,10 +87,16 @@ impl PackedMatrix {
         let block = |row: usize, column: usize| -> Option<&[u8]> {
             (row < n).then(|| &bytes[(row * per_row + column) * kind.bytes()..][..kind.bytes()])
         };
-        let places = (0..n.div_ceil(LANES)).flat_map(|tile| (0..per_row).map(move |column| (tile, column)));
+        let (count, place) = (n.div_ceil(LANES) * per_row, |index| (index / per_row * LANES, index % per_row));
         let tiles = match kind {
-            BlockKind::Q8_0 => Tiles::Int8(places.map(|(tile, c)| tile8(|row| block(tile * LANES + row, c))).collect()),
-            _ => Tiles::Int4(places.map(|(tile, c)| tile4(kind, |row| block(tile * LANES + row, c))).collect()),
+            BlockKind::Q8_0 => Tiles::Int8(Buffer::from_fn(count, |index| {
+                let (first, column) = place(index);
+                tile8(|row| block(first + row, column))
+            })),
+            _ => Tiles::Int4(Buffer::from_fn(count, |index| {
+                let (first, column) = place(index);
+                tile4(kind, |row| block(first + row, column))
+            })),
         };
         Ok(Self { n, k, tiles })
     }
@@ -134,15 +141,14 @@ impl PackedMatrix {
         assert!(row < self.n && out.len() == self.k, "row {row} of {}, {} columns of {}", self.n, out.len(), self.k);
         let (tile, lane, k) = (row / LANES, row % LANES, self.k);
         let blocks = tile * (k / BLOCK)..(tile + 1) * (k / BLOCK);
-        let dense = tile * k * LANES..(tile + 1) * k * LANES;
+        let dense = tile * k..(tile + 1) * k;
         match &self.tiles {
             Tiles::F32(values) => {
-                out.iter_mut().zip(values[dense].chunks_exact(LANES)).for_each(|(out, v)| *out = v[lane]);
+                out.iter_mut().zip(&values[dense]).for_each(|(out, v)| *out = v[lane]);
             }
-            Tiles::Bf16(values) => out
-                .iter_mut()
-                .zip(values[dense].chunks_exact(LANES))
-                .for_each(|(out, v)| *out = bf16::from_bits(v[lane]).to_f32()),
+            Tiles::Bf16(values) => {
+                out.iter_mut().zip(&values[dense]).for_each(|(out, v)| *out = bf16::from_bits(v[lane]).to_f32())
+            }
             Tiles::Int4(tiles) => {
                 for (out, tile) in out.chunks_exact_mut(BLOCK).zip(&tiles[blocks]) {
                     let (scale, minimum) = (tile.scales[lane].to_f32(), tile.minima[lane].to_f32());
@@ -202,14 +208,14 @@ impl PackedMatrix {
             match (isa, &self.tiles) {
                 (Isa::Avx512Vnni, Tiles::Int4(t)) => return avx512::int4(t, k, quantized, range, out),
                 (Isa::Avx512Vnni, Tiles::Int8(t)) => return avx512::int8(t, k, quantized, range, out),
-                (Isa::Avx512Vnni, Tiles::F32(t)) => return avx512::dense(t, k, x, range, out),
-                (Isa::Avx512Vnni, Tiles::Bf16(t)) => return avx512::dense(t, k, x, range, out),
+                (Isa::Avx512Vnni, Tiles::F32(t)) => return avx512::dense(t.as_flattened(), k, x, range, out),
+                (Isa::Avx512Vnni, Tiles::Bf16(t)) => return avx512::dense(t.as_flattened(), k, x, range, out),
                 (Isa::AvxVnni, Tiles::Int4(t)) => return avx2::int4_vnni(t, k, quantized, range, out),
                 (Isa::AvxVnni, Tiles::Int8(t)) => return avx2::int8_vnni(t, k, quantized, range, out),
                 (Isa::Avx2, Tiles::Int4(t)) => return avx2::int4(t, k, quantized, range, out),
                 (Isa::Avx2, Tiles::Int8(t)) => return avx2::int8(t, k, quantized, range, out),
-                (Isa::Avx2 | Isa::AvxVnni, Tiles::F32(t)) => return avx2::dense(t, k, x, range, out),
-                (Isa::Avx2 | Isa::AvxVnni, Tiles::Bf16(t)) => return avx2::dense(t, k, x, range, out),
+                (Isa::Avx2 | Isa::AvxVnni, Tiles::F32(t)) => return avx2::dense(t.as_flattened(), k, x, range, out),
+                (Isa::Avx2 | Isa::AvxVnni, Tiles::Bf16(t)) => return avx2::dense(t.as_flattened(), k, x, range, out),
                 _ => {}
             }
         }
@@ -354,14 +360,20 @@ fn tile8<'a>(block: impl Fn(usize) -> Option<&'a [u8]>) -> Tile8 {
     tile
 }
 
-fn dense<T: Copy + Default>(n: usize, k: usize, values: &[f32], convert: impl Fn(f32) -> T) -> Result<Vec<T>, Error> {
+fn dense<T: Copy + Default>(
+    n: usize,
+    k: usize,
+    values: &[f32],
+    convert: impl Fn(f32) -> T,
+) -> Result<Buffer<[T; LANES]>, Error> {
     check("columns of a matrix", k, k > 0, "at least 1")?;
     check("values of a matrix", values.len(), values.len() == n * k, n * k)?;
-    let mut tiles = vec![T::default(); n.div_ceil(LANES) * LANES * k];
-    for (row, values) in values.chunks_exact(k).enumerate() {
-        for (column, value) in values.iter().enumerate() {
-            tiles[(row / LANES * k + column) * LANES + row % LANES] = convert(*value);
+    Ok(Buffer::from_fn(n.div_ceil(LANES) * k, |index| {
+        let (first, column) = (index / k * LANES, index % k);
+        let mut lanes = [T::default(); LANES];
+        for (row, lane) in (first..n).zip(&mut lanes) {
+            *lane = convert(values[row * k + column]);
         }
-    }
-    Ok(tiles)
+        lanes
+    }))
 }

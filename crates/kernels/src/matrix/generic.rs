@@ -23,8 +23,8 @@ pub(super) fn multiply(
             match &matrix.tiles {
                 Tiles::Int4(t) => int4(isa, &t[tile * (k / BLOCK)..][..k / BLOCK], quantized, row, &mut lanes),
                 Tiles::Int8(t) => int8(isa, &t[tile * (k / BLOCK)..][..k / BLOCK], quantized, row, &mut lanes),
-                Tiles::F32(t) => f32(isa, &t[tile * k * LANES..][..k * LANES], &x[row * k..][..k], &mut lanes),
-                Tiles::Bf16(t) => bf16_(isa, &t[tile * k * LANES..][..k * LANES], &x[row * k..][..k], &mut lanes),
+                Tiles::F32(t) => f32(isa, t[tile * k..][..k].as_flattened(), &x[row * k..][..k], &mut lanes),
+                Tiles::Bf16(t) => bf16_(isa, t[tile * k..][..k].as_flattened(), &x[row * k..][..k], &mut lanes),
             }
             // SAFETY: the caller gave this thread the tile.
             unsafe { target.store(row, tile, &lanes) };
