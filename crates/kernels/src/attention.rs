@@ -33,8 +33,6 @@ pub(crate) struct Query<'a> {
     pub(crate) length: usize,
 }
 
-/// Groups of 16 keys that are asked for before they are needed.
-const AHEAD: usize = 2;
 /// Query heads that may share a key/value head.
 pub(crate) const MAX_GROUP: usize = 128;
 
@@ -189,13 +187,10 @@ fn heads_of_chunk<L: Level, E: Element, const H: usize>(
     let dim = view.shape.head_dim;
     let heads: [&[f32]; H] = std::array::from_fn(|head| &q[head * dim..(head + 1) * dim]);
     let groups = positions.len().div_ceil(LANES);
-    for group in 0..groups {
-        // Blocks lie anywhere: hardware does not foresee the next one. Values are wanted once the chunk is scored.
-        if group + AHEAD < groups {
-            prefetch(view.lanes(0, positions.start + (group + AHEAD) * LANES));
-        }
-        prefetch(view.lanes(1, positions.start + group * LANES));
-        let scored = score::<L, E, H>(view.lanes(0, positions.start + group * LANES), &heads);
+    for position in positions.clone().step_by(LANES) {
+        // Blocks lie anywhere: hardware does not foresee them. Values are wanted once the chunk is scored.
+        let scored = score::<L, E, H>(view.lanes(0, position), &heads, view.lanes(1, position));
+        let group = (position - positions.start) / LANES;
         for (scores, scored) in scores.iter_mut().zip(&scored) {
             scores[group * LANES..(group + 1) * LANES].copy_from_slice(scored);
         }
@@ -218,26 +213,31 @@ fn heads_of_chunk<L: Level, E: Element, const H: usize>(
     }
 }
 
-/// Asks for the cache lines of a slice.
+/// Asks for the cache lines of some elements: a few at a time, because a processor waits when it has asked for many.
 #[inline(always)]
-fn prefetch<T>(slice: &[T]) {
+fn prefetch<T>(slice: &[T], first: usize, count: usize) {
     #[cfg(target_arch = "x86_64")]
-    for line in (0..std::mem::size_of_val(slice)).step_by(64) {
+    for line in (0..count * size_of::<T>()).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint, of an address within the slice.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(slice.as_ptr().cast::<i8>().add(line)) };
+        // SAFETY: a hint, which does nothing but load a line that may be wanted, if there is one.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(slice.as_ptr().wrapping_add(first).cast::<i8>().wrapping_add(line)) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = slice;
+    let _ = (slice, first, count);
 }
 
 /// Scores of 16 positions, scaled by `1 / sqrt(head_dim)`.
 #[inline(always)]
-fn score<L: Level, E: Element, const H: usize>(keys: &[E::Bits], heads: &[&[f32]; H]) -> [[f32; LANES]; H] {
+fn score<L: Level, E: Element, const H: usize>(
+    keys: &[E::Bits],
+    heads: &[&[f32]; H],
+    next: &[E::Bits],
+) -> [[f32; LANES]; H] {
     // Two sums, of even and odd dimensions, so that additions do not wait for each other.
     let (mut even, mut odd) = ([[0f32; LANES]; H], [[0f32; LANES]; H]);
     let (keys, _) = keys.as_chunks::<LANES>();
     for (i, keys) in keys.chunks_exact(2).enumerate() {
+        prefetch(next, 2 * LANES * i, 2 * LANES);
         let (first, second) = (E::widen::<L>(&keys[0]), E::widen::<L>(&keys[1]));
         for h in 0..H {
             let (q_first, q_second) = (heads[h][2 * i], heads[h][2 * i + 1]);
@@ -296,8 +296,14 @@ fn weigh<L: Level, E: Element, const H: usize, const W: usize>(
         let mut lanes = [[[0f32; LANES]; W]; H];
         for group in positions.clone().step_by(LANES) {
             let at = group - positions.start;
+            // The keys of the next chunk.
+            let next =
+                if column == 0 && group + CHUNK < view.query.length { view.lanes(0, group + CHUNK) } else { &[] };
             let values = view.lanes(1, group).chunks_exact(dim).take(positions.end - group);
             for (position, values) in values.enumerate() {
+                if !next.is_empty() {
+                    prefetch(next, position * dim, dim);
+                }
                 let (values, _) = values[column..column + W * LANES].as_chunks::<LANES>();
                 let values: [[f32; LANES]; W] = std::array::from_fn(|w| E::widen::<L>(&values[w]));
                 for h in 0..H {
