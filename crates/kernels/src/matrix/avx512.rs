@@ -101,7 +101,9 @@ unsafe fn int4_block<const M: usize>(
 ) {
     let mut acc = [_mm512_setzero_ps(); M];
     let mask = _mm512_set1_epi8(15);
+    let ahead = if row == 0 { panel.len() } else { 0 };
     for (weights, rows) in tiles.iter().zip(panel) {
+        prefetch(std::ptr::from_ref(weights).wrapping_add(ahead));
         let mut dot = [_mm512_setzero_si512(); M];
         for group in 0..4 {
             // SAFETY: a group is 64 of the tile's 256 bytes.
@@ -124,6 +126,15 @@ unsafe fn int4_block<const M: usize>(
     }
     // SAFETY: promised by the caller.
     unsafe { store(&[acc], tile, row, target) };
+}
+
+/// Asks for a tile that is wanted soon, if there is one.
+#[inline(always)]
+fn prefetch<T>(tile: *const T) {
+    for line in (0..size_of::<T>()).step_by(64) {
+        // SAFETY: a hint, which does nothing but load a line, if there is one.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(tile.cast::<i8>().wrapping_add(line)) };
+    }
 }
 
 /// # Safety
@@ -161,7 +172,9 @@ unsafe fn int8_block<const M: usize>(
     target: &Target<'_>,
 ) {
     let mut acc = [_mm512_setzero_ps(); M];
+    let ahead = if row == 0 { panel.len() } else { 0 };
     for (weights, rows) in tiles.iter().zip(panel) {
+        prefetch(std::ptr::from_ref(weights).wrapping_add(ahead));
         // Weights are stored plus 128: the sums start at what that adds, negated. Exact in integers.
         let mut dot: [__m512i; M] = std::array::from_fn(|m| _mm512_set1_epi32(rows[m].offset));
         for group in 0..8 {
