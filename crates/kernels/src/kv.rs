@@ -253,7 +253,7 @@ unsafe fn store<T: Copy>([keys, values]: &[Shared<'_, T>; 2], (base, at): (usize
     for (d, key) in k.iter().enumerate() {
         // Element by element: neighbours belong to other positions, which other threads may store.
         // SAFETY: promised by the caller.
-        unsafe { keys.part(start + d * LANES..start + d * LANES + 1)[0] = *key };
+        unsafe { keys.set(start + d * LANES, *key) };
     }
     // SAFETY: promised by the caller.
     unsafe { values.part(base + at * dim..base + (at + 1) * dim) }.copy_from_slice(v);

@@ -327,6 +327,16 @@ impl<'a, T> Shared<'a, T> {
         Self { pointer: slice.as_mut_ptr(), length: slice.len(), _borrow: std::marker::PhantomData }
     }
 
+    /// Replaces an element.
+    ///
+    /// # Safety
+    /// No other thread uses it, and no result of `part` that has it lives.
+    pub(crate) unsafe fn set(&self, index: usize, value: T) {
+        assert!(index < self.length, "element {index} of {}", self.length);
+        // SAFETY: in bounds by the assertion; exclusive by the caller's promise.
+        unsafe { *self.pointer.add(index) = value };
+    }
+
     /// The elements of `range`.
     ///
     /// # Safety
