@@ -24,6 +24,9 @@ const SPINS_OVERSUBSCRIBED: u32 = 32;
 /// Chunks of a region, per thread.
 const CHUNKS_PER_THREAD: usize = 4;
 
+/// Numbers that one thread normalises, quantises or rotates in about the time that two need to agree on who does what.
+const LIGHT: usize = 4096;
+
 /// Threads of all pools of the process, callers included.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 static NEXT_POOL: AtomicUsize = AtomicUsize::new(1);
@@ -228,6 +231,12 @@ impl Pool {
         }
         let count = tasks.min(CHUNKS_PER_THREAD * self.threads);
         self.run(count, &|chunk| work(tasks * chunk / count..tasks * (chunk + 1) / count));
+    }
+
+    /// As [`split`](Self::split), for tasks that handle `numbers` numbers each, fast: a few of them are not worth the
+    /// round trip to another core.
+    pub(crate) fn split_light(&self, tasks: usize, numbers: usize, work: impl Fn(Range<usize>) + Sync) {
+        if tasks * numbers < LIGHT { work(0..tasks) } else { self.split(tasks, work) }
     }
 
     /// Runs `work(chunk)` for `0..chunks`. The caller holds `region`.

@@ -137,7 +137,7 @@ impl Decoder {
         let wanted = matrices.iter().any(|matrix| matrix.is_quantized());
         let quantized = wanted.then(|| Rows::new(quantized, rows, width)).transpose()?;
         let shared = Shared::new(x);
-        self.pool.split(rows, |range| {
+        self.pool.split_light(rows, width, |range| {
             for row in range {
                 // SAFETY: ranges of `split` are disjoint, and so are the rows.
                 let x = unsafe { shared.part(row * width..(row + 1) * width) };
@@ -176,7 +176,7 @@ impl Decoder {
         let width = (c.heads + 2 * c.kv_heads) * dim;
         let shared = Shared::new(qkv);
         let writer = kv.writer(number);
-        self.pool.split(places.len(), |range| {
+        self.pool.split_light(places.len(), width, |range| {
             for index in range {
                 // SAFETY: ranges of `split` are disjoint, and so are the rows.
                 let qkv = unsafe { shared.part(index * width..(index + 1) * width) };
