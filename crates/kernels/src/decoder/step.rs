@@ -9,6 +9,10 @@ use crate::quantize::Rows;
 use crate::signals::batch_signals;
 use crate::{Activations, Error, KvCache, PackedMatrix};
 
+/// Rows that a thread prepares together: quantised rows lie side by side, and two cores that write to the same cache
+/// line slow each other down.
+const TOGETHER: usize = 4;
+
 impl Decoder {
     /// All layers.
     pub(super) fn run(&self, rows: &[RowInput<'_>], kv: &mut KvCache, s: &mut Scratch) -> Result<(), Error> {
@@ -137,8 +141,8 @@ impl Decoder {
         let wanted = matrices.iter().any(|matrix| matrix.is_quantized());
         let quantized = wanted.then(|| Rows::new(quantized, rows, width)).transpose()?;
         let shared = Shared::new(x);
-        self.pool.split_light(rows, width, |range| {
-            for row in range {
+        self.pool.split_light(rows.div_ceil(TOGETHER), TOGETHER * width, |range| {
+            for row in range.start * TOGETHER..rows.min(range.end * TOGETHER) {
                 // SAFETY: ranges of `split` are disjoint, and so are the rows.
                 let x = unsafe { shared.part(row * width..(row + 1) * width) };
                 make(row, x);
