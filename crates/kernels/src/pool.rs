@@ -1,8 +1,8 @@
 //! Threads of one model.
 //!
-//! One region of work at a time, cut into chunks that the caller and the workers claim one by one: a thread whose core
-//! is taken away delays a step by the chunk it holds, not by its share. Workers spin within a [`Step`] only, give their
-//! core away when they wait for long, and sleep between steps.
+//! One region of work at a time, cut into chunks. Each thread claims those of its part one by one, then those that are
+//! left of others: a thread whose core is taken away delays a step by the chunk it holds, not by its share. Workers spin
+//! within a [`Step`] only, give their core away when they wait for long, and sleep between steps.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
@@ -56,10 +56,10 @@ pub struct Pool {
 struct Control {
     /// The region in progress; valid for whoever claimed one of its chunks, until that chunk is counted in `done`.
     work: UnsafeCell<Option<*const Work<'static>>>,
-    /// The region's number, how many chunks it has, and the next one to claim: see [`Ticket`].
-    ticket: AtomicU64,
+    /// The chunks of each thread that are left to claim.
+    tickets: Vec<Line<AtomicU64>>,
     /// Chunks of the region that are finished.
-    done: AtomicUsize,
+    done: Line<AtomicUsize>,
     /// A step is in progress: more regions will follow soon.
     in_step: AtomicBool,
     stop: AtomicBool,
@@ -67,50 +67,64 @@ struct Control {
     asleep: Vec<AtomicBool>,
 }
 
-/// Region number (32 bits), chunks (16 bits), next chunk (16 bits), in one word so that a claim can never be mistaken
-/// for one of another region.
+/// Something with a cache line (two, as processors fetch them in pairs) of its own: cores that write to the same one wait
+/// for each other.
+#[repr(align(128))]
+struct Line<T>(T);
+
+/// Region number (32 bits), end of a range of chunks (16 bits), next chunk of the range (16 bits), in one word so that a
+/// claim can never be mistaken for one of another region.
 #[derive(Clone, Copy)]
 struct Ticket(u64);
 
 impl Ticket {
-    fn after(previous: Self, chunks: u16) -> Self {
+    fn after(previous: Self, chunks: Range<usize>) -> Self {
         let region = (previous.0 >> 32).wrapping_add(1) & 0xffff_ffff;
-        Self(region << 32 | u64::from(chunks) << 16)
+        Self(region << 32 | (chunks.end as u64) << 16 | chunks.start as u64)
     }
 
     fn next(self) -> Option<usize> {
-        let (chunks, next) = (self.0 >> 16 & 0xffff, self.0 & 0xffff);
-        (next < chunks).then_some(next as usize)
+        let (end, next) = (self.0 >> 16 & 0xffff, self.0 & 0xffff);
+        (next < end).then_some(next as usize)
     }
 }
 
 impl Control {
-    /// Claims a chunk of the region in progress.
-    fn claim(&self) -> Option<usize> {
-        let mut ticket = self.ticket.load(Ordering::Acquire);
+    /// Claims one of a thread's chunks of the region in progress.
+    fn claim(&self, thread: usize) -> Option<usize> {
+        let word = &self.tickets[thread].0;
+        let mut ticket = word.load(Ordering::Acquire);
         loop {
             let chunk = Ticket(ticket).next()?;
-            match self.ticket.compare_exchange_weak(ticket, ticket + 1, Ordering::AcqRel, Ordering::Acquire) {
+            match word.compare_exchange_weak(ticket, ticket + 1, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Some(chunk),
                 Err(now) => ticket = now,
             }
         }
     }
 
-    /// Runs chunks until none is left to claim.
-    fn work_off(&self) {
-        while let Some(chunk) = self.claim() {
-            // SAFETY: the chunk was claimed, so that `work` holds the pointer of its region, whose target lives until
-            // all chunks are counted in `done`; this one is counted below.
-            let result = catch_unwind(AssertUnwindSafe(|| unsafe {
-                if let Some(work) = *self.work.get() {
-                    (*work)(chunk);
+    /// Runs a thread's own chunks, then those that others have not come to.
+    fn work_off(&self, thread: usize) {
+        let mut finished = 0;
+        let threads = self.tickets.len();
+        for other in (thread..threads).chain(0..thread) {
+            while let Some(chunk) = self.claim(other) {
+                // SAFETY: the chunk was claimed, so that `work` holds the pointer of its region, whose target lives
+                // until all chunks are counted in `done`; this one is counted below.
+                let result = catch_unwind(AssertUnwindSafe(|| unsafe {
+                    if let Some(work) = *self.work.get() {
+                        (*work)(chunk);
+                    }
+                }));
+                if let Err(payload) = result {
+                    *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);
                 }
-            }));
-            if let Err(payload) = result {
-                *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);
+                finished += 1;
             }
-            self.done.fetch_add(1, Ordering::Release);
+        }
+        // A region cannot end before, so that all of these are of the same one.
+        if finished > 0 {
+            self.done.0.fetch_add(finished, Ordering::Release);
         }
     }
 }
@@ -123,7 +137,7 @@ unsafe impl Send for Control {}
 
 impl std::fmt::Debug for Control {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Control").field("ticket", &self.ticket).finish_non_exhaustive()
+        f.debug_struct("Control").field("done", &self.done.0).finish_non_exhaustive()
     }
 }
 
@@ -184,8 +198,8 @@ impl Pool {
     fn without_workers(threads: usize, counted: usize, cores: Vec<usize>) -> Self {
         let shared = Arc::new(Control {
             work: UnsafeCell::new(None),
-            ticket: AtomicU64::new(0),
-            done: AtomicUsize::new(0),
+            tickets: (0..threads).map(|_| Line(AtomicU64::new(0))).collect(),
+            done: Line(AtomicUsize::new(0)),
             in_step: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
@@ -247,12 +261,15 @@ impl Pool {
         let erased = unsafe { std::mem::transmute::<&Work<'_>, *const Work<'static>>(work) };
         // SAFETY: no region runs (`region` is held), so no worker reads `work`.
         unsafe { *control.work.get() = Some(erased) };
-        control.done.store(0, Ordering::Relaxed);
-        let ticket = Ticket::after(Ticket(control.ticket.load(Ordering::Relaxed)), chunks as u16);
-        control.ticket.store(ticket.0, Ordering::SeqCst);
+        control.done.0.store(0, Ordering::Relaxed);
+        // The same thread gets the same part of every region, as far as possible: it finds in its cache what it wrote.
+        for (thread, Line(word)) in control.tickets.iter().enumerate() {
+            let part = chunks * thread / self.threads..chunks * (thread + 1) / self.threads;
+            word.store(Ticket::after(Ticket(word.load(Ordering::Relaxed)), part).0, Ordering::SeqCst);
+        }
         self.wake();
-        control.work_off();
-        wait_until(|| control.done.load(Ordering::Acquire) == chunks);
+        control.work_off(0);
+        wait_until(|| control.done.0.load(Ordering::Acquire) == chunks);
         let thrown = control.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(payload) = thrown {
             resume_unwind(payload);
@@ -295,9 +312,9 @@ fn wait_until(done: impl Fn() -> bool) {
 
 fn worker(control: &Control, index: usize) {
     let asleep = &control.asleep[index - 1];
-    let has_work = || Ticket(control.ticket.load(Ordering::SeqCst)).next().is_some();
+    let has_work = || Ticket(control.tickets[index].0.load(Ordering::SeqCst)).next().is_some();
     while !control.stop.load(Ordering::Acquire) {
-        control.work_off();
+        control.work_off(index);
         let (mut left, mut idle_left) = (spins(SPINS), spins(SPINS_IDLE));
         while !has_work() && !control.stop.load(Ordering::Acquire) {
             let in_step = control.in_step.load(Ordering::Acquire);
