@@ -40,6 +40,10 @@ compare:
     cargo run --release -p trbench -- run --workload aime --num-prompts 16 --max-tokens 128 --ignore-eos \
         --system single:small,single:large,async,delayed --concurrency 4,8
 
+# All figures: emulated models, and the demo pair on this CPU. Goes on where it was interrupted.
+reproduce-figures *ARGS:
+    cargo run --release -p trbench -- figures {{ARGS}}
+
 # API documentation, warnings are errors.
 docs:
     RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps

@@ -14,6 +14,7 @@ use crate::runner::{ModelRunner, StepOutput};
 use crate::scheduler::{Action, Core, Event, ModelStats, Next, PeerMessage};
 
 /// What a subserver's inbox takes.
+#[allow(clippy::large_enum_variant, reason = "a handoff is the common case, and boxing it would allocate at every one")]
 #[derive(Debug)]
 pub(crate) enum Inbound {
     /// For the scheduler core.

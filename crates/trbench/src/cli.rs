@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{convert, dataset, fetch, optimize, predict, report, run, serve, sweep, trace};
+use crate::{convert, dataset, fetch, figures, optimize, predict, report, run, serve, sweep, trace};
 
 /// Exit code after an interrupt (128 + SIGINT).
 const INTERRUPTED: u8 = 130;
@@ -30,6 +30,8 @@ enum Command {
     SweepThreshold(sweep::SweepArgs),
     /// Measure step times, routing and commit matrices of a system, for the throughput model.
     Calibrate(predict::CalibrateArgs),
+    /// Make the figures of scenario files, with data and a report.
+    Figures(figures::FiguresArgs),
     /// Compare predicted with measured throughput over thresholds and numbers of requests.
     Validate(predict::ValidateArgs),
     /// Find the best delayed-batching thresholds with the throughput model.
@@ -92,6 +94,7 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::Trace(args) => trace::run(&args),
         Command::SweepThreshold(args) => sweep::run(&args),
         Command::Calibrate(args) => predict::run_calibrate(&args),
+        Command::Figures(args) => figures::run(&args),
         Command::Validate(args) => predict::run_validate(&args),
         Command::Optimize(args) => optimize::run(*args),
         Command::Serve(args) => serve::run(&args),

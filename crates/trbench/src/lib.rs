@@ -4,6 +4,7 @@ pub mod cli;
 pub mod convert;
 pub mod dataset;
 pub mod fetch;
+pub mod figures;
 pub mod grade;
 pub mod optimize;
 pub mod predict;

@@ -11,6 +11,7 @@ use clap::Args;
 use tokenrouter_engine::{Config, Engine, server};
 
 use crate::fetch;
+use crate::predict::Calibration;
 
 /// Arguments of `trbench serve`.
 #[derive(Debug, Clone, Args)]
@@ -18,6 +19,9 @@ pub struct ServeArgs {
     /// Configuration of the routed system.
     #[arg(long, short, env = "TRBENCH_CONFIG")]
     config: PathBuf,
+    /// A calibration of this system: thresholds are computed from it, for every number of active requests.
+    #[arg(long, env = "TRBENCH_CALIBRATION")]
+    calibration: Option<PathBuf>,
     /// Address to listen on, instead of `server.host`.
     #[arg(long, env = "TRBENCH_HOST")]
     host: Option<IpAddr>,
@@ -29,6 +33,9 @@ pub struct ServeArgs {
 /// Serves until interrupted.
 pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let mut config = Config::from_file(&args.config)?;
+    if let Some(path) = &args.calibration {
+        Calibration::read(path)?.apply(&mut config)?;
+    }
     config.server.host = args.host.unwrap_or(config.server.host);
     config.server.port = args.port.unwrap_or(config.server.port);
     fetch::ensure_sources(&config)?;

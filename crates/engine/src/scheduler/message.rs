@@ -29,6 +29,7 @@ pub struct PeerMessage {
 }
 
 /// Content of a [`PeerMessage`].
+#[allow(clippy::large_enum_variant, reason = "a handoff is the common case, and boxing it would allocate at every one")]
 #[derive(Debug)]
 pub enum PeerBody {
     /// The request moves to the receiver.
@@ -65,6 +66,7 @@ pub struct Handoff {
 }
 
 /// Something that happened to a scheduler core.
+#[allow(clippy::large_enum_variant, reason = "as for `PeerBody`")]
 #[derive(Debug)]
 pub enum Event {
     /// A client's request, at the entry model.
@@ -76,6 +78,7 @@ pub enum Event {
 }
 
 /// Something that the driver of a scheduler core has to do.
+#[allow(clippy::large_enum_variant, reason = "as for `PeerBody`")]
 #[derive(Debug)]
 pub enum Action {
     /// Deliver to a peer, in order per peer.

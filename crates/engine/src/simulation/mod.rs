@@ -43,6 +43,7 @@ pub struct Outcome {
     pub finish: Option<(Duration, FinishReason, RequestStats)>,
 }
 
+#[allow(clippy::large_enum_variant, reason = "a handoff is the common case, and boxing it would allocate at every one")]
 #[derive(Debug)]
 enum Happening {
     Submit(RequestId, Arc<Request>),

@@ -35,6 +35,9 @@ pub struct OptimizeArgs {
     /// Model of every routing state, for example `0,0,1`; `P` and `C` are then over routing states.
     #[arg(long, value_delimiter = ',', value_name = "MODEL", help_heading = "Model")]
     pub routing_states: Vec<usize>,
+    /// A calibration (`trbench calibrate`): latencies, P and C as measured; flags override it.
+    #[arg(long, value_name = "FILE", help_heading = "Model")]
+    pub calibration: Option<PathBuf>,
     /// YAML file with any of these keys; flags override it.
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub config: Option<PathBuf>,

@@ -44,6 +44,15 @@ impl LatencyEntry {
 }
 
 impl OptimizeConfig {
+    /// Latencies and matrices as measured.
+    pub(super) fn measured(&mut self, calibration: &crate::predict::Calibration) {
+        let points = |latencies: &Vec<f64>| (1u32..).zip(latencies.iter().copied()).collect();
+        self.latencies_ms =
+            calibration.models.iter().map(|model| LatencyEntry::Table(points(&model.latency_ms))).collect();
+        self.routing_matrix = Some(calibration.routing.clone());
+        self.commit_matrix = Some(calibration.commit.clone());
+    }
+
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("`--config`: reading `{}`", path.display()))?;

@@ -20,10 +20,13 @@ pub(super) struct Inputs {
 
 /// Merges flags over the config file and validates.
 pub(super) fn read(args: &OptimizeArgs) -> anyhow::Result<Inputs> {
-    let config = match &args.config {
+    let mut config = match &args.config {
         Some(path) => OptimizeConfig::read(path)?,
         None => OptimizeConfig::default(),
     };
+    if let Some(path) = &args.calibration {
+        config.measured(&crate::predict::Calibration::read(path)?);
+    }
     let mut notes = Vec::new();
     let latencies = if args.latencies.is_empty() {
         config.latencies_ms.into_iter().map(LatencyEntry::into_latency).collect()

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tokenrouter_engine::Config;
 use tokenrouter_engine::config::{LatencyProfile, ProfileConfig, ThresholdConfig};
 
-use super::Inputs;
+use super::{DEFAULT_QUANTUM_MS, Inputs};
 use crate::cli::usage;
 use crate::stats::GeometricTest;
 
@@ -93,7 +93,7 @@ impl Calibration {
     }
 
     /// Thresholds of a configuration are computed from this, for every number of active requests.
-    pub fn apply(&self, config: &mut Config, quantum_ms: f64) -> anyhow::Result<()> {
+    pub fn apply(&self, config: &mut Config) -> anyhow::Result<()> {
         let (names, own): (Vec<_>, Vec<_>) =
             (config.model_names(), self.models.iter().map(|model| model.name.clone()).collect());
         if names != own {
@@ -103,7 +103,7 @@ impl Calibration {
                 names.join(", ")
             )));
         }
-        let Inputs { latencies, routing, commit, quantum_ms } = self.inputs(quantum_ms);
+        let Inputs { latencies, routing, commit, quantum_ms } = self.inputs(DEFAULT_QUANTUM_MS);
         config.batching.profile = Some(ProfileConfig {
             latencies_ms: Some(latencies),
             routing: Some(routing),

@@ -7,12 +7,17 @@ mod validate;
 
 pub use calibrate::{CalibrateArgs, run as run_calibrate};
 pub use calibration::{Calibration, ModelCalibration};
-pub use validate::{ValidateArgs, run as run_validate};
+pub use validate::{Best, Point, ValidateArgs, Validation, ValidationTask, csv_of, run as run_validate};
 
 use tokenrouter_dtmc::{Error, Latency, Model, SimulationOptions, SolveOptions, Thresholds, simulate, solve};
 use tokenrouter_engine::Config;
-use tokenrouter_engine::config::LatencyProfile;
+use tokenrouter_engine::config::{
+    BatchingConfig, EmulatedConfig, KvConfig, LatencyProfile, ModelConfig, RoutingConfig, ServerConfig, SystemConfig,
+};
 use tokenrouter_engine::routing::registry::{self, SystemView};
+
+/// Quantum of the chain in milliseconds when nothing else is asked for.
+const DEFAULT_QUANTUM_MS: f64 = 0.1;
 
 /// What the throughput model is given.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,7 +41,7 @@ impl Inputs {
         let mut view = SystemView::emulated(&names, 1000);
         view.entry = config.entry_index();
         let (routing, commit) = registry::build(&config.routing, &view).ok()?.transition_model()?;
-        Some(Self { latencies: latencies.collect::<Option<_>>()?, routing, commit, quantum_ms: 0.1 })
+        Some(Self { latencies: latencies.collect::<Option<_>>()?, routing, commit, quantum_ms: DEFAULT_QUANTUM_MS })
     }
 
     /// The model for `requests` in flight.
@@ -56,6 +61,23 @@ impl Inputs {
             .build()
     }
 
+    /// The emulated system that these describe, under random borrow or mixture routing as the matrices say.
+    fn emulated(&self) -> Config {
+        let models = self.latencies.iter().enumerate().map(|(index, profile)| {
+            let emulated = Some(EmulatedConfig { latency_ms: profile.clone() });
+            (format!("m{index}"), ModelConfig { emulated, ..ModelConfig::default() })
+        });
+        let options = serde_json::json!({"semantics": "borrow", "probability": self.routing[0][1]});
+        Config {
+            models: models.collect(),
+            routing: RoutingConfig::new("random", options),
+            system: SystemConfig::default(),
+            batching: BatchingConfig::default(),
+            kv: KvConfig::default(),
+            server: ServerConfig::default(),
+        }
+    }
+
     /// Predicted tokens per second; by simulation where the chain is too large.
     pub fn throughput(&self, requests: usize, thresholds: &[u32]) -> Result<f64, Error> {
         let (model, thresholds) = (self.model(requests)?, Thresholds::new(thresholds));
@@ -68,4 +90,12 @@ impl Inputs {
             solved => solved.map(|solution| solution.throughput_tok_s()),
         }
     }
+}
+
+/// The gain of thresholds over eager launching, minus 1, of emulated models under borrow routing and the simulator's clock.
+pub fn measured_gain(inputs: &Inputs, requests: usize, thresholds: &[u32]) -> anyhow::Result<f64> {
+    let config = inputs.emulated();
+    let window = calibrate::window(10.0, 4000, 1);
+    let measure = |thresholds: &[u32]| steady::virtual_time(&config, requests, thresholds, &window).map(|s| s.tok_s);
+    Ok(measure(thresholds)? / measure(&vec![1; thresholds.len()])? - 1.0)
 }

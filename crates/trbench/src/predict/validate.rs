@@ -54,13 +54,17 @@ pub struct ValidateArgs {
 
 /// One measured point.
 #[derive(Debug, Clone, Serialize)]
-struct Point {
-    n: usize,
-    thresholds: Vec<u32>,
-    predicted_tok_s: f64,
-    measured_tok_s: f64,
+pub struct Point {
+    /// Requests in flight.
+    pub n: usize,
+    /// Launch thresholds.
+    pub thresholds: Vec<u32>,
+    /// Tokens per second by the throughput model.
+    pub predicted_tok_s: f64,
+    /// Tokens per second of the system.
+    pub measured_tok_s: f64,
     /// 95 % interval of the measurement.
-    ci: [f64; 2],
+    pub ci: [f64; 2],
 }
 
 impl Point {
@@ -71,71 +75,83 @@ impl Point {
 
 /// The best thresholds for one number of requests.
 #[derive(Debug, Clone, Serialize)]
-struct Best {
-    n: usize,
-    predicted: Vec<u32>,
-    measured: Vec<u32>,
+pub struct Best {
+    /// Requests in flight.
+    pub n: usize,
+    /// By the throughput model.
+    pub predicted: Vec<u32>,
+    /// By measurement.
+    pub measured: Vec<u32>,
     /// Whether they are the same, or the predicted ones measured within the interval of the measured best.
-    agrees: bool,
+    pub agrees: bool,
 }
 
+/// Predicted and measured throughput over a grid.
 #[derive(Debug, Serialize)]
-struct Validation {
-    emulated: bool,
-    virtual_time: bool,
-    median_error: f64,
-    max_error: f64,
-    points: Vec<Point>,
-    best: Vec<Best>,
+pub struct Validation {
+    /// Whether latency profiles stood in for models.
+    pub emulated: bool,
+    /// Whether they ran under the simulator's clock.
+    pub virtual_time: bool,
+    /// Median of `|predicted / measured - 1|`.
+    pub median_error: f64,
+    /// Its largest value.
+    pub max_error: f64,
+    /// All points.
+    pub points: Vec<Point>,
+    /// The best thresholds by number of requests.
+    pub best: Vec<Best>,
+}
+
+/// What to validate.
+#[derive(Debug, Clone)]
+pub struct ValidationTask {
+    /// Configuration of the routed system.
+    pub config: PathBuf,
+    /// Numbers of requests in flight.
+    pub concurrency: Vec<usize>,
+    /// Seconds of each measurement.
+    pub seconds: f64,
+    /// Tokens of a request.
+    pub max_tokens: Option<usize>,
+    /// A calibration of the same system.
+    pub calibration: Option<PathBuf>,
+    /// Run emulated models under the simulator's clock.
+    pub virtual_time: bool,
+    /// Quantum of the throughput model in milliseconds.
+    pub quantum_ms: f64,
+    /// Seed of all draws.
+    pub seed: u64,
+}
+
+impl Default for ValidationTask {
+    fn default() -> Self {
+        Self {
+            config: PathBuf::new(),
+            concurrency: vec![1, 2, 4, 8, 16],
+            seconds: 10.0,
+            max_tokens: None,
+            calibration: None,
+            virtual_time: false,
+            quantum_ms: super::DEFAULT_QUANTUM_MS,
+            seed: 0,
+        }
+    }
 }
 
 /// Measures the grid and prints the comparison.
 pub fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
-    check_load(&args.concurrency, args.seconds)?;
-    let config = Config::from_file(&args.config)?;
-    if args.virtual_time && !config.is_emulated() {
-        return Err(usage("--virtual-time needs emulated models"));
-    }
-    if config.models.len() < 2 {
-        return Err(usage("a single model has no thresholds to validate"));
-    }
-    crate::fetch::ensure_sources(&config)?;
-    let max_tokens = args.max_tokens.unwrap_or(if config.is_emulated() { 100_000 } else { 256 });
-    let window = window(args.seconds, max_tokens, args.seed);
-    let inputs = inputs(args, &config, &window)?;
-    let mut points = Vec::new();
-    for requests in &args.concurrency {
-        for thresholds in grid(config.models.len(), *requests) {
-            let bar = spinner(&format!("{requests} requests, thresholds {thresholds:?}"));
-            let predicted = inputs.throughput(*requests, &thresholds)?;
-            let Steady { tok_s, interval, .. } = if args.virtual_time {
-                // As many tokens as the prediction says will take the time.
-                let tokens = (predicted * args.seconds * 1.2 / *requests as f64).ceil() as usize;
-                let window = Window { max_tokens: tokens.max(100), ..window };
-                steady::virtual_time(&config, *requests, &thresholds, &window)?
-            } else {
-                steady::real(&steady::at(&config, *requests, &thresholds), *requests, &window)?
-            };
-            bar.finish_and_clear();
-            points.push(Point {
-                n: *requests,
-                thresholds,
-                predicted_tok_s: predicted,
-                measured_tok_s: tok_s,
-                ci: interval,
-            });
-        }
-    }
-    let mut errors: Vec<f64> = points.iter().map(Point::error).collect();
-    errors.sort_unstable_by(f64::total_cmp);
-    let validation = Validation {
-        emulated: config.is_emulated(),
+    let task = ValidationTask {
+        config: args.config.clone(),
+        concurrency: args.concurrency.clone(),
+        seconds: args.seconds,
+        max_tokens: args.max_tokens,
+        calibration: args.calibration.clone(),
         virtual_time: args.virtual_time,
-        median_error: errors[errors.len() / 2],
-        max_error: errors[errors.len() - 1],
-        best: args.concurrency.iter().map(|n| best(*n, &points)).collect(),
-        points,
+        quantum_ms: args.quantum_ms,
+        seed: args.seed,
     };
+    let validation = task.run()?;
     if let Some(path) = &args.csv {
         write_file(path, &csv_of(&validation.points)?)?;
     }
@@ -143,15 +159,70 @@ pub fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn inputs(args: &ValidateArgs, config: &Config, window: &Window) -> anyhow::Result<Inputs> {
-    if let Some(path) = &args.calibration {
-        return Ok(Calibration::read(path)?.inputs(args.quantum_ms));
+impl ValidationTask {
+    /// Measures the grid.
+    pub fn run(&self) -> anyhow::Result<Validation> {
+        check_load(&self.concurrency, self.seconds)?;
+        let config = Config::from_file(&self.config)?;
+        if self.virtual_time && !config.is_emulated() {
+            return Err(usage("--virtual-time needs emulated models"));
+        }
+        if config.models.len() < 2 {
+            return Err(usage("a single model has no thresholds to validate"));
+        }
+        crate::fetch::ensure_sources(&config)?;
+        let max_tokens = self.max_tokens.unwrap_or(if config.is_emulated() { 100_000 } else { 256 });
+        let window = window(self.seconds, max_tokens, self.seed);
+        let inputs = self.inputs(&config, &window)?;
+        let mut points = Vec::new();
+        for requests in &self.concurrency {
+            for thresholds in grid(config.models.len(), *requests) {
+                points.push(self.point(&config, &inputs, (*requests, thresholds), &window)?);
+            }
+        }
+        let mut errors: Vec<f64> = points.iter().map(Point::error).collect();
+        errors.sort_unstable_by(f64::total_cmp);
+        Ok(Validation {
+            emulated: config.is_emulated(),
+            virtual_time: self.virtual_time,
+            median_error: errors[errors.len() / 2],
+            max_error: errors[errors.len() - 1],
+            best: self.concurrency.iter().map(|n| best(*n, &points)).collect(),
+            points,
+        })
     }
-    if let Some(known) = Inputs::known(config) {
-        return Ok(Inputs { quantum_ms: args.quantum_ms, ..known });
+
+    fn point(
+        &self,
+        config: &Config,
+        inputs: &Inputs,
+        (requests, thresholds): (usize, Vec<u32>),
+        window: &Window,
+    ) -> anyhow::Result<Point> {
+        let bar = spinner(&format!("{requests} requests, thresholds {thresholds:?}"));
+        let predicted = inputs.throughput(requests, &thresholds)?;
+        let Steady { tok_s, interval, .. } = if self.virtual_time {
+            // As many tokens as the prediction says will take the time.
+            let tokens = (predicted * self.seconds * 1.2 / requests as f64).ceil() as usize;
+            let window = Window { max_tokens: tokens.max(100), ..*window };
+            steady::virtual_time(config, requests, &thresholds, &window)?
+        } else {
+            steady::real(&steady::at(config, requests, &thresholds), requests, window)?
+        };
+        bar.finish_and_clear();
+        Ok(Point { n: requests, thresholds, predicted_tok_s: predicted, measured_tok_s: tok_s, ci: interval })
     }
-    let calibration = measure(config, &args.config.display().to_string(), &args.concurrency, window)?;
-    Ok(calibration.inputs(args.quantum_ms))
+
+    fn inputs(&self, config: &Config, window: &Window) -> anyhow::Result<Inputs> {
+        if let Some(path) = &self.calibration {
+            return Ok(Calibration::read(path)?.inputs(self.quantum_ms));
+        }
+        if let Some(known) = Inputs::known(config) {
+            return Ok(Inputs { quantum_ms: self.quantum_ms, ..known });
+        }
+        let calibration = measure(config, &self.config.display().to_string(), &self.concurrency, window)?;
+        Ok(calibration.inputs(self.quantum_ms))
+    }
 }
 
 /// The last model's threshold from 1 to `requests`, the others eager: for two models, all vectors that make sense where
@@ -177,7 +248,8 @@ fn best(requests: usize, points: &[Point]) -> Best {
     }
 }
 
-fn csv_of(points: &[Point]) -> anyhow::Result<Vec<u8>> {
+/// The points as CSV.
+pub fn csv_of(points: &[Point]) -> anyhow::Result<Vec<u8>> {
     let mut csv = csv::Writer::from_writer(Vec::new());
     csv.write_record(["n", "thresholds", "predicted_tok_s", "measured_tok_s", "ci_low", "ci_high", "error"])?;
     for point in points {

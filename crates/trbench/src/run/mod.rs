@@ -40,6 +40,9 @@ pub struct RunArgs {
     /// Configuration of the routed system [default: the built-in config/rstitch/demo.yaml].
     #[arg(long, short, env = "TRBENCH_CONFIG")]
     pub config: Option<PathBuf>,
+    /// A calibration of this system (`trbench calibrate`): thresholds of `config` and `delayed` are computed from it.
+    #[arg(long, env = "TRBENCH_CALIBRATION", conflicts_with = "endpoint")]
+    pub calibration: Option<PathBuf>,
     /// Systems to run: `config` (as configured), `delayed`, `async` (all thresholds 1), `single:MODEL`; a comma list.
     #[arg(long, env = "TRBENCH_SYSTEM", value_delimiter = ',', default_value = "config")]
     pub system: Vec<System>,
@@ -175,7 +178,10 @@ fn plan(args: &RunArgs, origin: &str, text: &str) -> anyhow::Result<Vec<Cell>> {
         }));
         return Ok(cells);
     }
-    let config = Config::from_yaml(text, Path::new(origin))?;
+    let mut config = Config::from_yaml(text, Path::new(origin))?;
+    if let Some(path) = &args.calibration {
+        crate::predict::Calibration::read(path)?.apply(&mut config)?;
+    }
     for system in &args.system {
         for concurrency in &args.concurrency {
             let label = format!("{}-c{concurrency}", system.to_string().replace(':', "-"));

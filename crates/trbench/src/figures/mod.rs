@@ -1,0 +1,158 @@
+//! `trbench figures`: one scenario file per figure, measured or computed, drawn, and put into a report.
+
+mod gain;
+mod palette;
+mod report;
+mod validation;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use indexmap::IndexMap;
+use serde::Deserialize;
+
+use crate::cli::usage;
+use crate::results::write_file;
+
+/// Arguments of `trbench figures`.
+#[derive(Debug, Clone, Args)]
+pub struct FiguresArgs {
+    /// Scenario files [default: all of `scenarios/`].
+    #[arg(value_name = "SCENARIO")]
+    scenarios: Vec<PathBuf>,
+    /// Which profiles of the scenarios: latency profiles, or the real demo pair on this CPU.
+    #[arg(long, value_delimiter = ',', default_value = "emulated,demo")]
+    profile: Vec<Profile>,
+    /// Folder for pictures, data and report.
+    #[arg(long, default_value = "results/figures")]
+    out: PathBuf,
+    /// Make figures again that are there already.
+    #[arg(long)]
+    force: bool,
+}
+
+/// What a scenario runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Profile {
+    /// Latency profiles in place of models.
+    Emulated,
+    /// The demo pair on this CPU.
+    Demo,
+}
+
+impl Profile {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Emulated => "emulated",
+            Self::Demo => "demo",
+        }
+    }
+}
+
+/// A scenario file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Scenario {
+    title: String,
+    /// What the paper shows.
+    paper: String,
+    #[serde(flatten)]
+    task: Task,
+}
+
+/// What is measured, with its settings by profile.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum Task {
+    /// Predicted and measured throughput over thresholds.
+    Validate { profiles: IndexMap<Profile, validation::Settings> },
+    /// Gain of delayed batching over shares and latency ratios.
+    Gain { profiles: IndexMap<Profile, gain::Settings> },
+}
+
+/// A figure that was made: its files and what they show.
+#[derive(Debug, Clone)]
+struct Figure {
+    name: String,
+    title: String,
+    paper: String,
+    /// What was measured, on what; Markdown.
+    found: String,
+}
+
+/// Makes the figures and the report.
+pub fn run(args: &FiguresArgs) -> anyhow::Result<ExitCode> {
+    let mut scenarios = args.scenarios.clone();
+    if scenarios.is_empty() {
+        let folder = Path::new("scenarios");
+        let entries = std::fs::read_dir(folder)
+            .map_err(|error| usage(format!("cannot read `{}`: {error}; name scenario files", folder.display())))?;
+        scenarios = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        scenarios.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+        scenarios.sort();
+    }
+    std::fs::create_dir_all(&args.out)
+        .map_err(|error| usage(format!("cannot create `{}`: {error}", args.out.display())))?;
+    let mut figures = Vec::new();
+    for path in &scenarios {
+        let scenario = read(path)?;
+        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        for profile in &args.profile {
+            let name = format!("{stem}-{}", profile.name());
+            if let Some(found) = make(&scenario, path, *profile, &name, args)? {
+                let (title, paper) = (scenario.title.clone(), scenario.paper.clone());
+                figures.push(Figure { name, title, paper, found });
+            }
+        }
+    }
+    report::write(&args.out, &figures)?;
+    use std::io::Write as _;
+    writeln!(std::io::stdout(), "{}", args.out.join("index.html").display())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(path: &Path) -> anyhow::Result<Scenario> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| usage(format!("cannot read scenario `{}`: {error}", path.display())))?;
+    serde_saphyr::from_str(&text).map_err(|error| usage(format!("scenario `{}`: {error}", path.display())))
+}
+
+/// Makes one figure; `None` when the scenario has no such profile. What was found is kept beside the picture, so that an
+/// interrupted run goes on where it stopped.
+fn make(
+    scenario: &Scenario,
+    path: &Path,
+    profile: Profile,
+    name: &str,
+    args: &FiguresArgs,
+) -> anyhow::Result<Option<String>> {
+    let note = args.out.join(format!("{name}.md"));
+    let exists = match &scenario.task {
+        Task::Validate { profiles } => profiles.contains_key(&profile),
+        Task::Gain { profiles } => profiles.contains_key(&profile),
+    };
+    if !exists {
+        return Ok(None);
+    }
+    if !args.force && note.is_file() {
+        return Ok(Some(std::fs::read_to_string(&note)?));
+    }
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let made = match &scenario.task {
+        Task::Validate { profiles } => validation::make(&profiles[&profile], folder)?,
+        Task::Gain { profiles } => gain::make(&profiles[&profile])?,
+    };
+    write_file(&args.out.join(format!("{name}.csv")), &made.csv)?;
+    write_file(&args.out.join(format!("{name}.svg")), made.svg.as_bytes())?;
+    write_file(&note, made.found.as_bytes())?;
+    Ok(Some(made.found))
+}
+
+/// Data, picture and words.
+struct Made {
+    csv: Vec<u8>,
+    svg: String,
+    found: String,
+}
