@@ -5,6 +5,24 @@ use std::time::Instant;
 
 use tokenrouter_kernels::Isa;
 
+/// A large array, in huge pages where the system has them, as the weights are.
+pub(crate) fn array() -> Vec<[u64; 16]> {
+    let mut data = Vec::<[u64; 16]>::with_capacity(4 << 20);
+    #[cfg(target_os = "linux")]
+    {
+        unsafe extern "C" {
+            fn madvise(start: *mut std::ffi::c_void, length: usize, advice: std::ffi::c_int) -> std::ffi::c_int;
+        }
+        const HUGE: usize = 2 << 20;
+        let start = data.as_mut_ptr().cast::<u8>();
+        let skipped = start.align_offset(HUGE);
+        // SAFETY: within the capacity, which holds nothing yet; advice (MADV_HUGEPAGE) changes nothing else.
+        let _refused = unsafe { madvise(start.wrapping_add(skipped).cast(), (data.capacity() << 7) - HUGE, 14) };
+    }
+    data.resize(data.capacity(), [1; 16]);
+    data
+}
+
 /// Runs `work(thread)` on `threads` threads at once.
 fn on_threads(threads: usize, work: impl Fn(usize) + Sync) {
     std::thread::scope(|scope| {
@@ -50,23 +68,32 @@ fn read<const STREAMS: usize>(data: &[[u64; 16]]) -> [u64; 16] {
     sums
 }
 
-/// Multiply-adds of 8-bit integers per second that `threads` threads reach in registers, if the processor has an
-/// instruction for them.
-pub(crate) fn int8_peak(threads: usize) -> Option<f64> {
+/// Multiply-adds per second that `threads` threads reach in registers: of 8-bit integers and of floats.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Peaks {
+    pub(crate) int8: f64,
+    pub(crate) f32: f64,
+}
+
+/// Measures what the processor has instructions for; 0 elsewhere.
+pub(crate) fn peaks(threads: usize) -> Peaks {
     #[cfg(target_arch = "x86_64")]
     if Isa::detect() == Isa::Avx512Vnni {
-        const ROUNDS: usize = 2_000_000;
-        let mut best = f64::INFINITY;
-        for _ in 0..5 {
-            let start = Instant::now();
-            // SAFETY: detected above.
-            on_threads(threads, |_| unsafe { vnni(ROUNDS) });
-            best = best.min(start.elapsed().as_secs_f64());
-        }
-        return Some((threads * ROUNDS * 12 * 64) as f64 / best);
+        const ROUNDS: usize = 1_000_000;
+        let rate = |lanes: usize, work: unsafe fn(usize)| {
+            let mut best = f64::INFINITY;
+            for _ in 0..8 {
+                let start = Instant::now();
+                // SAFETY: detected above.
+                on_threads(threads, |_| unsafe { work(ROUNDS) });
+                best = best.min(start.elapsed().as_secs_f64());
+            }
+            (threads * ROUNDS * 12 * lanes) as f64 / best
+        };
+        return Peaks { int8: rate(64, vnni), f32: rate(16, fma) };
     }
     let _ = threads;
-    None
+    Peaks::default()
 }
 
 /// # Safety
@@ -83,4 +110,20 @@ unsafe fn vnni(rounds: usize) {
         }
     }
     black_box(sums.map(|sum| _mm512_reduce_add_epi32(sum)));
+}
+
+/// # Safety
+/// AVX-512 F.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn fma(rounds: usize) {
+    use std::arch::x86_64::*;
+    let (x, y) = (_mm512_set1_ps(0.5), _mm512_set1_ps(black_box(1.0)));
+    let mut sums = [_mm512_setzero_ps(); 12];
+    for _ in 0..rounds {
+        for sum in &mut sums {
+            *sum = _mm512_fmadd_ps(*sum, x, y);
+        }
+    }
+    black_box(sums.map(|sum| _mm512_reduce_add_ps(sum)));
 }

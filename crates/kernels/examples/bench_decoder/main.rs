@@ -12,6 +12,7 @@ mod bounds;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bounds::Peaks;
 use tokenrouter_kernels::{
     BlockKind, Decoder, DecoderConfig, Isa, KvCache, KvDtype, LayerWeights, PackedMatrix, Pool, RowInput, StepNeeds,
     StepOutput,
@@ -184,23 +185,26 @@ fn main() -> Result<(), String> {
     let options = Options::parse(&args)?;
     if !options.json {
         println!("{:?}; read bound: weights, keys and values once a step at the measured read bandwidth;", options.isa);
-        println!("int8 peak: products with weights at the measured speed of 8-bit dot products in registers\n");
-        println!("| weights | KV | threads | phase | batch | context | ms | tok/s | of read bound | of int8 peak |");
+        println!(
+            "peak: products with weights at the measured speed of 8-bit dot products (f32: multiply-adds) in registers\n"
+        );
+        println!("| weights | KV | threads | phase | batch | context | ms | tok/s | of read bound | of peak |");
         println!("|---|---|---|---|---|---|---|---|---|---|");
     }
     // Before any decoder pins this thread: threads that it starts would inherit that.
-    let data = vec![[1u64; 16]; 2 << 20];
-    let bound = |threads: &usize| (*threads, bounds::read_bandwidth(&data, *threads), bounds::int8_peak(*threads));
+    let data = bounds::array();
+    let bound = |threads: &usize| (*threads, bounds::read_bandwidth(&data, *threads), bounds::peaks(*threads));
     let bounds: Vec<_> = options.threads.iter().map(bound).collect();
     drop(data);
     for bounds in bounds {
-        let (threads, bandwidth, peak) = bounds;
-        let peak = peak.unwrap_or(0.0);
+        let (threads, bandwidth, Peaks { int8, f32 }) = bounds;
         if options.json {
-            println!(r#"{{"threads":{threads},"read_bytes_s":{bandwidth:.4e},"int8_mac_s":{peak:.4e}}}"#);
+            println!(
+                r#"{{"threads":{threads},"read_bytes_s":{bandwidth:.4e},"int8_mac_s":{int8:.4e},"f32_mac_s":{f32:.4e}}}"#
+            );
         } else {
             println!("| | | {threads} | read {:.1} GB/s | | | | | | |", bandwidth / 1e9);
-            println!("| | | {threads} | int8 dot {:.1} GMAC/s | | | | | | |", peak / 1e9);
+            println!("| | | {threads} | int8 dot {:.1}, f32 {:.1} GMAC/s | | | | | | |", int8 / 1e9, f32 / 1e9);
         }
         for weights in &options.weights {
             time_phases(&options, *weights, bounds);
@@ -209,7 +213,7 @@ fn main() -> Result<(), String> {
     Ok(())
 }
 
-fn time_phases(options: &Options, weights: (&str, Weights), bounds: (usize, f64, Option<f64>)) {
+fn time_phases(options: &Options, weights: (&str, Weights), bounds: (usize, f64, Peaks)) {
     let phases = options.phases();
     let per_row = phases.iter().map(|phase| phase.context + phase.new).max().unwrap_or(1).div_ceil(BLOCK);
     let rows = phases.iter().map(|phase| phase.rows).max().unwrap_or(1);
@@ -251,14 +255,14 @@ fn fill(decoder: &mut Decoder, kv: &mut KvCache, tables: &[Vec<u32>], context: u
 fn report(
     options: &Options,
     ((name, weights), kv, phase): ((&str, Weights), &str, &Phase),
-    (threads, bandwidth, peak): (usize, f64, Option<f64>),
+    (threads, bandwidth, peaks): (usize, f64, Peaks),
     (ms, read): (f64, f64),
 ) {
-    let peak = peak.filter(|_| matches!(weights, Weights::Q4));
+    let peak = if matches!(weights, Weights::Q4) { peaks.int8 } else { peaks.f32 };
     let what = if phase.new == 1 { "decode" } else { "prefill" };
     let tokens = (phase.rows * phase.new) as f64;
     let rate = tokens / ms * 1e3;
-    let (read_s, products_s) = (read / bandwidth, peak.map_or(0.0, |peak| phase.products() / peak));
+    let (read_s, products_s) = (read / bandwidth, if peak > 0.0 { phase.products() / peak } else { 0.0 });
     let Phase { rows, new, context } = phase;
     if options.json {
         let bound = tokens / read_s.max(products_s);
