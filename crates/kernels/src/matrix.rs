@@ -320,6 +320,11 @@ impl Target<'_> {
     }
 }
 
+/// The first four bytes.
+fn four(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
+
 fn tile4<'a>(kind: BlockKind, block: impl Fn(usize) -> Option<&'a [u8]>) -> Tile4 {
     let mut tile = Tile4 { values: [0; 256], scales: [f16::ZERO; LANES], minima: [f16::ZERO; LANES] };
     for row in 0..LANES {
@@ -337,12 +342,13 @@ fn tile4<'a>(kind: BlockKind, block: impl Fn(usize) -> Option<&'a [u8]>) -> Tile
                 &bytes[2..]
             }
         };
-        // The file has columns 0..16 in the low nibbles and 16..32 in the high ones.
-        let value = |column: usize| if column < 16 { quants[column] & 15 } else { quants[column - 16] >> 4 };
+        // The file has columns 0..16 in the low nibbles and 16..32 in the high ones. Four columns at a time:
         for group in 0..4 {
-            for j in 0..4 {
-                tile.values[group * 64 + row * 4 + j] = value(8 * group + j) | value(8 * group + 4 + j) << 4;
-            }
+            let at = 8 * (group % 2);
+            let (first, second) = (four(&quants[at..]), four(&quants[at + 4..]));
+            let (low, high) = if group < 2 { (first, second << 4) } else { (first >> 4, second) };
+            let bytes = low & 0x0f0f_0f0f | high & 0xf0f0_f0f0;
+            tile.values[group * 64 + row * 4..][..4].copy_from_slice(&bytes.to_le_bytes());
         }
     }
     tile
@@ -353,8 +359,10 @@ fn tile8<'a>(block: impl Fn(usize) -> Option<&'a [u8]>) -> Tile8 {
     for row in 0..LANES {
         let Some(bytes) = block(row) else { continue };
         tile.scales[row] = f16::from_le_bytes([bytes[0], bytes[1]]);
-        for column in 0..BLOCK {
-            tile.values[column / 4 * 64 + row * 4 + column % 4] = (i16::from(bytes[2 + column] as i8) + 128) as u8;
+        for group in 0..BLOCK / 4 {
+            // Plus 128, byte by byte.
+            let bytes = four(&bytes[2 + 4 * group..]) ^ 0x8080_8080;
+            tile.values[group * 64 + row * 4..][..4].copy_from_slice(&bytes.to_le_bytes());
         }
     }
     tile
