@@ -35,6 +35,11 @@ bench-dtmc:
 bench-kernels:
     cargo run --release -p tokenrouter-kernels --example bench_decoder
 
+# The same as JSON and beside llama.cpp, where `llama-cpp-python` is installed: results/bench/cpu.json.
+bench-cpu *ARGS:
+    cargo build --release -p tokenrouter-kernels --example bench_decoder
+    python3 benches/peers/llamacpp_bench.py {{ARGS}}
+
 # The table of the README: single models, eager and delayed routing, two concurrencies, in one run.
 compare:
     cargo run --release -p trbench -- run --workload aime --num-prompts 16 --max-tokens 128 --ignore-eos \
