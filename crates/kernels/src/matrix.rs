@@ -285,6 +285,18 @@ pub(crate) fn multiply_side_by_side(
     Ok(())
 }
 
+/// Asks for a tile that is wanted soon, if there is one.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn prefetch<T>(tile: *const T) {
+    for line in (0..size_of::<T>()).step_by(64) {
+        // SAFETY: a hint, which does nothing but load a line, if there is one.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(tile.cast::<i8>().wrapping_add(line))
+        };
+    }
+}
+
 /// Where products go.
 pub(crate) struct Target<'a> {
     out: &'a Shared<'a, f32>,

@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::{Target, Tile4, Tile8};
+use super::{Target, Tile4, Tile8, prefetch};
 use crate::LANES;
 use crate::quantize::{Activations, BLOCK, Block, PANEL};
 
@@ -139,10 +139,14 @@ unsafe fn rows_of_tile<T: Tile, D: Dot, const M: usize>(
     const { assert!(PANEL.is_multiple_of(ROWS)) };
     // SAFETY: promised by the caller.
     let mut acc = [[unsafe { _mm256_setzero_ps() }; 2]; M];
-    for (weights, panel) in weights.iter().zip(a.panel(row)) {
+    for (tile_block, panel) in weights.iter().zip(a.panel(row)) {
+        if row == 0 {
+            // The next tile's.
+            prefetch(std::ptr::from_ref(tile_block).wrapping_add(weights.len()));
+        }
         let rows = std::array::from_fn(|m| &panel[row % PANEL + m]);
         // SAFETY: promised by the caller.
-        unsafe { weights.add::<D, M>(rows, &mut acc) };
+        unsafe { tile_block.add::<D, M>(rows, &mut acc) };
     }
     for (m, acc) in acc.into_iter().enumerate() {
         // SAFETY: plain numbers of the same size; the caller owns the tile.
@@ -262,58 +266,58 @@ impl Weight for u16 {
 /// AVX2 and FMA; no other thread writes these tiles.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn dense<W: Weight>(tiles: &[W], k: usize, x: &[f32], range: Range<usize>, target: &Target<'_>) {
-    let mut tile = range.start;
-    while tile < range.end {
-        // One row wants several tiles in flight to hide the latency of additions.
-        let together = if target.rows == 1 && range.end - tile >= 4 { 4 } else { 1 };
-        let weights = &tiles[tile * k * LANES..(tile + together) * k * LANES];
+    // Memory is read fastest as one stream: one tile after the other.
+    for tile in range {
+        let weights = &tiles[tile * k * LANES..(tile + 1) * k * LANES];
         for row in (0..target.rows).step_by(ROWS) {
             let rows = ROWS.min(target.rows - row);
             let x = &x[row * k..(row + rows) * k];
             // SAFETY: promised by the caller; the slices have the sizes that are asked for.
             unsafe {
-                match (rows, together) {
-                    (1, 4) => dense_rows::<W, 1, 4>(weights, x, (tile, row), target),
-                    (1, _) => dense_rows::<W, 1, 1>(weights, x, (tile, row), target),
-                    (2, _) => dense_rows::<W, 2, 1>(weights, x, (tile, row), target),
-                    (3, _) => dense_rows::<W, 3, 1>(weights, x, (tile, row), target),
-                    _ => dense_rows::<W, ROWS, 1>(weights, x, (tile, row), target),
+                match rows {
+                    1 => dense_rows::<W, 1>(weights, x, (tile, row), target),
+                    2 => dense_rows::<W, 2>(weights, x, (tile, row), target),
+                    3 => dense_rows::<W, 3>(weights, x, (tile, row), target),
+                    _ => dense_rows::<W, ROWS>(weights, x, (tile, row), target),
                 }
             }
         }
-        tile += together;
     }
 }
 
+/// Bytes from a weight to one that is asked for.
+const AHEAD: usize = 8 << 10;
+
 /// # Safety
-/// As `dense`; `weights` are `T` tiles and `x` are `M` rows.
+/// As `dense`; `weights` are a tile and `x` are `M` rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dense_rows<W: Weight, const M: usize, const T: usize>(
+unsafe fn dense_rows<W: Weight, const M: usize>(
     weights: &[W],
     x: &[f32],
     (tile, row): (usize, usize),
     target: &Target<'_>,
 ) {
     let k = x.len() / M;
-    let mut acc = [[[_mm256_setzero_ps(); 2]; M]; T];
+    let mut acc = [[_mm256_setzero_ps(); 2]; M];
     for column in 0..k {
-        // SAFETY: a row has `k` values.
-        let inputs: [__m256; M] = std::array::from_fn(|m| _mm256_set1_ps(unsafe { *x.as_ptr().add(m * k + column) }));
-        for (t, acc) in acc.iter_mut().enumerate() {
-            for half in 0..2 {
-                // SAFETY: a tile has `k` columns of 16 weights.
-                let weights = unsafe { W::load(weights.as_ptr().add((t * k + column) * LANES + 8 * half)) };
-                for m in 0..M {
-                    acc[m][half] = _mm256_fmadd_ps(inputs[m], weights, acc[m][half]);
-                }
+        // SAFETY: a tile has `k` columns of 16 weights.
+        let place = unsafe { weights.as_ptr().add(column * LANES) };
+        if row == 0 && (column * LANES * size_of::<W>()).is_multiple_of(64) {
+            prefetch(place.wrapping_byte_add(AHEAD).cast::<[u8; 64]>());
+        }
+        for half in 0..2 {
+            // SAFETY: as above.
+            let weights = unsafe { W::load(place.add(8 * half)) };
+            for m in 0..M {
+                // SAFETY: a row has `k` values.
+                let input = _mm256_set1_ps(unsafe { *x.as_ptr().add(m * k + column) });
+                acc[m][half] = _mm256_fmadd_ps(input, weights, acc[m][half]);
             }
         }
     }
-    for (t, acc) in acc.into_iter().enumerate() {
-        for (m, acc) in acc.into_iter().enumerate() {
-            // SAFETY: plain numbers of the same size; the caller owns the tiles.
-            unsafe { target.store(row + m, tile + t, &std::mem::transmute::<Pair<__m256>, [f32; LANES]>(acc)) };
-        }
+    for (m, acc) in acc.into_iter().enumerate() {
+        // SAFETY: plain numbers of the same size; the caller owns the tile.
+        unsafe { target.store(row + m, tile, &std::mem::transmute::<Pair<__m256>, [f32; LANES]>(acc)) };
     }
 }

@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::{Target, Tile4, Tile8};
+use super::{Target, Tile4, Tile8, prefetch};
 use crate::LANES;
 use crate::quantize::{Activations, BLOCK, Block, PANEL};
 
@@ -126,15 +126,6 @@ unsafe fn int4_block<const M: usize>(
     }
     // SAFETY: promised by the caller.
     unsafe { store(&[acc], tile, row, target) };
-}
-
-/// Asks for a tile that is wanted soon, if there is one.
-#[inline(always)]
-fn prefetch<T>(tile: *const T) {
-    for line in (0..size_of::<T>()).step_by(64) {
-        // SAFETY: a hint, which does nothing but load a line, if there is one.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(tile.cast::<i8>().wrapping_add(line)) };
-    }
 }
 
 /// # Safety
