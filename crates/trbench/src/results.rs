@@ -318,7 +318,11 @@ pub fn write(dir: &Path, records: &[Record], summary: &Summary, manifest: &Manif
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let failed = || format!("cannot write `{}`", path.display());
-    let mut file = tempfile::NamedTempFile::new_in(dir).with_context(failed)?;
+    let mut builder = tempfile::Builder::new();
+    // Readable like any other file (within the umask): temporary files are private.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut file = builder.tempfile_in(dir).with_context(failed)?;
     file.write_all(bytes).and_then(|()| file.as_file().sync_all()).with_context(failed)?;
     file.persist(path).with_context(failed)?;
     Ok(())

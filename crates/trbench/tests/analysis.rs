@@ -68,8 +68,18 @@ fn prediction_and_the_scheduler_agree_in_virtual_time() {
                 routing: {method: random, semantics: borrow, probability: 0.65}\n";
     std::fs::write(&path, text).expect("writable");
     let path = path.display().to_string();
-    let args =
-        ["validate", "--config", &path, "--concurrency", "2,4", "--virtual-time", "--seconds", "300", "--output", "json"];
+    let args = [
+        "validate",
+        "--config",
+        &path,
+        "--concurrency",
+        "2,4",
+        "--virtual-time",
+        "--seconds",
+        "300",
+        "--output",
+        "json",
+    ];
     let validation: Value = serde_json::from_str(&ok(&trbench(dir.path(), &args))).expect("JSON");
     assert_eq!(validation["points"].as_array().map(Vec::len), Some(6));
     // A function of the seed: no clock is involved.
@@ -86,7 +96,8 @@ fn a_calibration_feeds_the_throughput_model() {
     let args = ["calibrate", "--config", &config, "--concurrency", "1,2", "--seconds", "0.4", "-o", "c.json"];
     let table = ok(&trbench(dir, &args));
     assert!(table.contains("emulated"), "{table}");
-    let file: Value = serde_json::from_str(&std::fs::read_to_string(dir.join("c.json")).expect("the file")).expect("JSON");
+    let file: Value =
+        serde_json::from_str(&std::fs::read_to_string(dir.join("c.json")).expect("the file")).expect("JSON");
     // An emulated step never takes less than its profile says, and borrow routing always returns.
     for (model, least) in [(0, 0.2), (1, 0.5)] {
         let latencies = file["models"][model]["latency_ms"].as_array().expect("latencies");

@@ -51,25 +51,31 @@ impl Profile {
     }
 }
 
-/// A scenario file.
+/// A scenario file: what is measured, with its settings by profile.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Scenario {
-    title: String,
-    /// What the paper shows.
-    paper: String,
-    #[serde(flatten)]
-    task: Task,
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+enum Scenario {
+    /// Predicted and measured throughput over thresholds.
+    Validate {
+        title: String,
+        /// What the paper shows.
+        paper: String,
+        profiles: IndexMap<Profile, validation::Settings>,
+    },
+    /// Gain of delayed batching over shares and latency ratios.
+    Gain {
+        title: String,
+        /// See above.
+        paper: String,
+        profiles: IndexMap<Profile, gain::Settings>,
+    },
 }
 
-/// What is measured, with its settings by profile.
-#[derive(Debug, Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
-enum Task {
-    /// Predicted and measured throughput over thresholds.
-    Validate { profiles: IndexMap<Profile, validation::Settings> },
-    /// Gain of delayed batching over shares and latency ratios.
-    Gain { profiles: IndexMap<Profile, gain::Settings> },
+impl Scenario {
+    fn words(&self) -> (&str, &str) {
+        let (Self::Validate { title, paper, .. } | Self::Gain { title, paper, .. }) = self;
+        (title, paper)
+    }
 }
 
 /// A figure that was made: its files and what they show.
@@ -102,8 +108,8 @@ pub fn run(args: &FiguresArgs) -> anyhow::Result<ExitCode> {
         for profile in &args.profile {
             let name = format!("{stem}-{}", profile.name());
             if let Some(found) = make(&scenario, path, *profile, &name, args)? {
-                let (title, paper) = (scenario.title.clone(), scenario.paper.clone());
-                figures.push(Figure { name, title, paper, found });
+                let (title, paper) = scenario.words();
+                figures.push(Figure { name, title: title.to_owned(), paper: paper.to_owned(), found });
             }
         }
     }
@@ -129,9 +135,9 @@ fn make(
     args: &FiguresArgs,
 ) -> anyhow::Result<Option<String>> {
     let note = args.out.join(format!("{name}.md"));
-    let exists = match &scenario.task {
-        Task::Validate { profiles } => profiles.contains_key(&profile),
-        Task::Gain { profiles } => profiles.contains_key(&profile),
+    let exists = match scenario {
+        Scenario::Validate { profiles, .. } => profiles.contains_key(&profile),
+        Scenario::Gain { profiles, .. } => profiles.contains_key(&profile),
     };
     if !exists {
         return Ok(None);
@@ -140,9 +146,9 @@ fn make(
         return Ok(Some(std::fs::read_to_string(&note)?));
     }
     let folder = path.parent().unwrap_or(Path::new(""));
-    let made = match &scenario.task {
-        Task::Validate { profiles } => validation::make(&profiles[&profile], folder)?,
-        Task::Gain { profiles } => gain::make(&profiles[&profile])?,
+    let made = match scenario {
+        Scenario::Validate { profiles, .. } => validation::make(&profiles[&profile], folder)?,
+        Scenario::Gain { profiles, .. } => gain::make(&profiles[&profile])?,
     };
     write_file(&args.out.join(format!("{name}.csv")), &made.csv)?;
     write_file(&args.out.join(format!("{name}.svg")), made.svg.as_bytes())?;
