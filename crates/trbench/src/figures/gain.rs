@@ -139,7 +139,7 @@ fn draw(settings: &Settings, cells: &[Cell]) -> anyhow::Result<String> {
         let area = SVGBackend::with_string(&mut svg, (1000, 520)).into_drawing_area();
         area.fill(&WHITE)?;
         let title = format!(
-            "Predicted gain of the best thresholds over eager launching, N = {} (emulated)",
+            "Gain of the best thresholds over eager launching in %, predicted (measured), N = {} (emulated)",
             settings.concurrency
         );
         let area = area.titled(&title, ("sans-serif", 20))?;

@@ -82,6 +82,7 @@ fn draw(validation: &Validation) -> anyhow::Result<String> {
             .x_desc("threshold of the large model (requests)")
             .y_desc("tokens per second")
             .x_label_formatter(&|x| format!("{x:.0}"))
+            .y_label_formatter(&|y| format!("{y:.0}"))
             .draw()?;
         for (index, (n, points)) in by_n.iter().enumerate() {
             let color = palette::SERIES[index % palette::SERIES.len()];
