@@ -89,6 +89,8 @@ pub struct RowInput<'a> {
 pub struct StepNeeds {
     /// The hidden states that the head gets.
     pub hidden: bool,
+    /// The residual stream after the last layer.
+    pub residual: bool,
     /// Signals of the softmax and the largest logits.
     pub signals: SignalSet,
     /// A row of the head that is no token. Its logit is reported in [`StepOutput::extra`] and is `-inf` for everything
@@ -103,6 +105,8 @@ pub struct StepOutput {
     pub logits: Vec<f32>,
     /// `[rows, d_model]`: what the head gets, after the final norm. Empty when not asked for.
     pub hidden: Vec<f32>,
+    /// `[rows, d_model]`: the residual stream, before the final norm. Empty when not asked for.
+    pub residual: Vec<f32>,
     /// Signals of every row.
     pub signals: Vec<LogitSignals>,
     /// `[rows, min(top_k, vocab)]`: logits and ids, falling, ties by rising id.
@@ -119,6 +123,8 @@ pub struct Decoder {
     pool: Pool,
     embedding: Arc<PackedMatrix>,
     layers: Vec<LayerWeights>,
+    /// The layers that run, in order.
+    selected: Vec<usize>,
     norm: Vec<f32>,
     head: Arc<PackedMatrix>,
     scratch: Scratch,
@@ -193,7 +199,8 @@ impl Decoder {
                 vector("head norm", norm, c.head_dim)?;
             }
         }
-        Ok(Self { config, isa, pool, embedding, layers, norm, head, scratch: Scratch::default() })
+        let selected = (0..layers.len()).collect();
+        Ok(Self { config, isa, pool, embedding, layers, selected, norm, head, scratch: Scratch::default() })
     }
 
     /// The instruction set in use.
@@ -207,6 +214,30 @@ impl Decoder {
             [&l.q, &l.k, &l.v, &l.output, &l.gate, &l.up, &l.down].iter().map(|m| m.bytes()).sum::<usize>()
         };
         self.layers.iter().map(layer).sum::<usize>() + self.head.bytes()
+    }
+
+    /// Runs only these of the layers that it was built with, in order. What a cache holds is then void.
+    pub fn select_layers(&mut self, layers: &[usize]) -> Result<(), Error> {
+        let have = self.layers.len();
+        for (place, layer) in layers.iter().enumerate() {
+            check("selected layer", *layer, *layer < have, format!("below {have}"))?;
+            check("selected layer", *layer, place == 0 || layers[place - 1] < *layer, "above the one before it")?;
+        }
+        self.selected = layers.to_vec();
+        Ok(())
+    }
+
+    /// Replaces the patch before a layer.
+    pub fn set_patch(&mut self, layer: usize, patch: Option<Patch>) -> Result<(), Error> {
+        let (have, d) = (self.layers.len(), self.config.d_model);
+        check("patched layer", layer, layer < have, format!("below {have}"))?;
+        if let Some(patch) = &patch {
+            for size in [patch.weight.n(), patch.weight.k(), patch.bias.len()] {
+                check("size of a patch", size, size == d, d.to_string())?;
+            }
+        }
+        self.layers[layer].patch = patch;
+        Ok(())
     }
 
     /// The input embedding of `token`, dequantised.

@@ -91,7 +91,8 @@ fn decoder(shape: Shape, isa: Isa, threads: usize) -> Decoder {
     Decoder::new(config, (isa, pool), Arc::clone(&head), layers, vec![1.0; d], head).expect("a valid model")
 }
 
-const NEEDS: StepNeeds = StepNeeds { hidden: true, signals: SignalSet { softmax: true, top_k: 5 }, extra_row: Some(3) };
+const NEEDS: StepNeeds =
+    StepNeeds { hidden: true, residual: true, signals: SignalSet { softmax: true, top_k: 5 }, extra_row: Some(3) };
 
 /// Bits of all that a step gives for row `index` of its results.
 fn bits(out: &StepOutput, index: usize) -> Vec<u32> {
@@ -253,4 +254,42 @@ fn what_does_not_fit_the_cache_is_refused() {
         assert!(step(&mut kv, &[row(&[0], 0)]).is_err());
     }
     assert!(KvCache::new(2, 1, 32, (8, 24), KvDtype::F32).is_err());
+}
+
+#[test]
+fn layers_can_be_left_out_and_patches_replaced() {
+    let shape = SHAPES[2];
+    let mut decoder = decoder(shape, Isa::detect(), 1);
+    let mut kv = KvCache::new(2, shape.kv_heads, shape.dim, (1, BLOCK), KvDtype::F32).expect("a cache");
+    let mut run = |decoder: &mut Decoder| {
+        let mut out = StepOutput::default();
+        // Rows that are neighbours in one text, as tools read it.
+        let row = |start: usize, token: &'static [u32]| RowInput { tokens: token, start, blocks: &[0], sample: true };
+        decoder.forward(&[row(0, &[7]), row(1, &[9])], &mut kv, NEEDS, &mut out).expect("a step");
+        out
+    };
+    let whole = run(&mut decoder);
+    for (stream, hidden) in whole.residual.chunks(64).zip(whole.hidden.chunks(64)) {
+        let scale = (stream.iter().map(|x| x * x).sum::<f32>() / 64.0 + 1e-5).sqrt();
+        assert!(stream.iter().zip(hidden).all(|(x, h)| (x / scale - h).abs() < 1e-5));
+    }
+    decoder.select_layers(&[]).expect("no layer");
+    let embedded = run(&mut decoder).residual;
+    let mut row = vec![0.0; 64];
+    decoder.embedding_row(9, &mut row).expect("a token");
+    assert_eq!(embedded[64..], row);
+    decoder.select_layers(&[0]).expect("one layer");
+    let first = run(&mut decoder).residual;
+    assert_ne!(first, embedded);
+    decoder.select_layers(&[0, 1]).expect("all layers");
+    assert_eq!(bits(&run(&mut decoder), 1), bits(&whole, 1));
+    let patch = |bias| Patch { weight: PackedMatrix::from_f32(64, 64, &[0.0; 4096]).expect("fits"), bias };
+    decoder.set_patch(1, Some(patch(vec![0.0; 64]))).expect("a patch");
+    let neutral = run(&mut decoder).residual;
+    decoder.set_patch(1, None).expect("no patch");
+    assert_eq!(run(&mut decoder).residual, neutral);
+    decoder.set_patch(0, Some(patch(vec![0.5; 64]))).expect("a patch");
+    assert_ne!(run(&mut decoder).residual, neutral);
+    assert!(decoder.select_layers(&[2]).is_err() && decoder.select_layers(&[1, 0]).is_err());
+    assert!(decoder.set_patch(2, None).is_err() && decoder.set_patch(0, Some(patch(vec![0.0; 63]))).is_err());
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{convert, dataset, fetch, figures, optimize, predict, report, run, serve, sweep, trace};
+use crate::{convert, dataset, draft, fetch, figures, optimize, predict, report, run, serve, sweep, trace};
 
 /// Exit code after an interrupt (128 + SIGINT).
 const INTERRUPTED: u8 = 130;
@@ -36,6 +36,8 @@ enum Command {
     Validate(predict::ValidateArgs),
     /// Find the best delayed-batching thresholds with the throughput model.
     Optimize(Box<optimize::OptimizeArgs>),
+    /// Make a small model from a large one: drop layers, fit a linear patch at each gap.
+    MakeDraft(Box<draft::DraftArgs>),
     /// Serve a routed system over an OpenAI-compatible HTTP API.
     Serve(serve::ServeArgs),
     /// Fetch and list model weights.
@@ -97,6 +99,7 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::Figures(args) => figures::run(&args),
         Command::Validate(args) => predict::run_validate(&args),
         Command::Optimize(args) => optimize::run(*args),
+        Command::MakeDraft(args) => draft::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Models { command } => fetch::run(&command),
         Command::ConvertRouter(args) => convert::run(&args),

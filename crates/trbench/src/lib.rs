@@ -3,9 +3,11 @@
 pub mod cli;
 pub mod convert;
 pub mod dataset;
+pub mod draft;
 pub mod fetch;
 pub mod figures;
 pub mod grade;
+pub mod offline;
 pub mod optimize;
 pub mod predict;
 pub mod report;

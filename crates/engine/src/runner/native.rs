@@ -84,6 +84,11 @@ impl NativeRunner {
         })
     }
 
+    /// The decoder and its cache, for those who run steps without a scheduler.
+    pub fn parts(&mut self) -> (&mut Decoder, &mut KvCache) {
+        (&mut self.decoder, &mut self.kv)
+    }
+
     /// One step: logits `[rows that sample, vocab]`, valid until the next step.
     pub fn logits(&mut self, batch: &Batch) -> Result<&[f32], RunnerError> {
         for (from, to) in batch.copies() {
@@ -102,6 +107,7 @@ impl NativeRunner {
             .collect();
         let needs = StepNeeds {
             hidden: self.needs.hidden,
+            residual: false,
             signals: SignalSet { softmax: self.needs.softmax, top_k: self.needs.top_logits },
             extra_row: self.needs.extra_row,
         };

@@ -38,7 +38,8 @@ impl Decoder {
         for (token, x) in tokens.zip(s.x.chunks_exact_mut(d)) {
             self.embedding.row(*token as usize, x);
         }
-        for (index, layer) in self.layers.iter().enumerate() {
+        for (index, layer) in self.selected.iter().enumerate() {
+            let layer = &self.layers[*layer];
             if let Some(patch) = &layer.patch {
                 self.patch(patch, s)?;
             }
@@ -98,11 +99,15 @@ impl Decoder {
         }
         out.logits.resize(count * vocab, 0.0);
         out.hidden.clear();
+        out.residual.clear();
         out.extra.clear();
         if count > 0 {
             let normed = &mut s.normed[..count * d];
             self.norm(&s.x[..count * d], &self.norm, &[&self.head], (normed, &mut s.quantized))?;
             self.product(&[&self.head], (&s.normed[..count * d], &s.quantized), &mut out.logits, false)?;
+        }
+        if needs.residual {
+            out.residual.extend_from_slice(&s.x[..count * d]);
         }
         if needs.hidden {
             out.hidden.extend_from_slice(&s.normed[..count * d]);

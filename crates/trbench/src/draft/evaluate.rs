@@ -1,0 +1,72 @@
+//! How near a draft is to the model that it was made from.
+
+use serde::Serialize;
+use tokenrouter_kernels::{Isa, SignalSet, StepNeeds, softmax_weights};
+
+use crate::offline::{OfflineModel, parts};
+
+/// Agreement of two models over texts, teacher-forced.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(super) struct Agreement {
+    /// Predictions compared.
+    pub(super) tokens: usize,
+    /// Perplexity of the texts under the whole model.
+    pub(super) perplexity_full: f64,
+    /// Under the draft.
+    pub(super) perplexity: f64,
+    /// Share of positions where both would write the same token greedily.
+    pub(super) top1: f64,
+    /// Mean of `sum(min(p, q))`: the share of tokens that speculative sampling would accept.
+    pub(super) overlap: f64,
+    /// Mean Kullback-Leibler divergence of the draft from the whole model, in nats.
+    pub(super) kl: f64,
+}
+
+/// Compares the predictions of both models for the tokens of `texts` from the given index on (at least the second).
+pub(super) fn compare(
+    (full, draft): (&mut OfflineModel, &mut OfflineModel),
+    texts: &[(Vec<u32>, usize)],
+) -> anyhow::Result<Agreement> {
+    let needs = StepNeeds { signals: SignalSet { softmax: true, top_k: 0 }, ..StepNeeds::default() };
+    let vocab = full.vocab;
+    let isa = Isa::detect();
+    let (mut p, mut q) = (Vec::new(), Vec::new());
+    let mut sums = [0f64; 5];
+    let mut tokens = 0usize;
+    for (text, from) in texts {
+        let from = (*from).max(1) - 1;
+        full.skip(text, from)?;
+        draft.skip(text, from)?;
+        for part in parts(from, text.len().saturating_sub(1)) {
+            let large = full.read(text, part.clone(), needs)?;
+            let small = draft.read(text, part.clone(), needs)?;
+            for (row, at) in part.enumerate() {
+                let (a, b) = (large.signals[row], small.signals[row]);
+                let span = row * vocab..(row + 1) * vocab;
+                let (x, y) = (&large.logits[span.clone()], &small.logits[span]);
+                let next = text[at + 1] as usize;
+                softmax_weights(isa, x, 1.0, &mut p);
+                softmax_weights(isa, y, 1.0, &mut q);
+                let (p_scale, q_scale) = ((a.max - a.log_sum_exp).exp(), (b.max - b.log_sum_exp).exp());
+                let overlap: f32 = p.iter().zip(&q).map(|(p, q)| (p * p_scale).min(q * q_scale)).sum();
+                // sum p (ln p - ln q) = sum p (x - y) - lse(x) + lse(y).
+                let gap: f32 = p.iter().zip(x.iter().zip(y)).map(|(p, (x, y))| p * p_scale * (x - y)).sum();
+                sums[0] += f64::from(a.log_sum_exp - x[next]);
+                sums[1] += f64::from(b.log_sum_exp - y[next]);
+                sums[2] += f64::from(u8::from(a.argmax == b.argmax));
+                sums[3] += f64::from(overlap);
+                sums[4] += f64::from(gap - a.log_sum_exp + b.log_sum_exp);
+                tokens += 1;
+            }
+        }
+    }
+    let mean = |sum: f64| sum / tokens.max(1) as f64;
+    Ok(Agreement {
+        tokens,
+        perplexity_full: mean(sums[0]).exp(),
+        perplexity: mean(sums[1]).exp(),
+        top1: mean(sums[2]),
+        overlap: mean(sums[3]),
+        kl: mean(sums[4]),
+    })
+}
