@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{convert, dataset, draft, fetch, figures, optimize, predict, report, run, serve, sweep, trace};
+use crate::{convert, dataset, draft, fetch, figures, optimize, predict, report, run, serve, sweep, trace, train};
 
 /// Exit code after an interrupt (128 + SIGINT).
 const INTERRUPTED: u8 = 130;
@@ -38,6 +38,8 @@ enum Command {
     Optimize(Box<optimize::OptimizeArgs>),
     /// Make a small model from a large one: drop layers, fit a linear patch at each gap.
     MakeDraft(Box<draft::DraftArgs>),
+    /// Train a router head (R2R, CITER, Co-LLM) for a pair of models.
+    TrainRouter(Box<train::TrainArgs>),
     /// Serve a routed system over an OpenAI-compatible HTTP API.
     Serve(serve::ServeArgs),
     /// Fetch and list model weights.
@@ -100,6 +102,7 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::Validate(args) => predict::run_validate(&args),
         Command::Optimize(args) => optimize::run(*args),
         Command::MakeDraft(args) => draft::run(&args),
+        Command::TrainRouter(args) => train::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Models { command } => fetch::run(&command),
         Command::ConvertRouter(args) => convert::run(&args),

@@ -17,3 +17,9 @@ pub mod serve;
 pub mod stats;
 pub mod sweep;
 pub mod trace;
+pub mod train;
+
+#[cfg(test)]
+#[allow(dead_code, reason = "the engine's tests use more of it")]
+#[path = "../../engine/tests/engine/tiny.rs"]
+mod tiny;

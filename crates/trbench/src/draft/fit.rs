@@ -99,3 +99,55 @@ fn packed(patch: &LinearPatch) -> anyhow::Result<Patch> {
     let d = patch.bias.len();
     Ok(Patch { weight: PackedMatrix::from_f32(d, d, &patch.weight)?, bias: patch.bias.clone() })
 }
+
+#[cfg(test)]
+mod tests {
+    use tokenrouter_engine::config::{ModelConfig, WeightDtype};
+    use tokenrouter_engine::model::ModelFiles;
+
+    use super::*;
+    use crate::draft::evaluate::compare;
+    use crate::draft::layers;
+    use crate::draft::select::{Select, mean_nll, select};
+    use crate::offline::{Use, Writing};
+    use crate::tiny;
+
+    #[test]
+    fn a_map_brings_a_draft_nearer_to_its_model() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let config = tiny::config("llama");
+        tiny::write(dir.path(), &config, &tiny::tensors(&config, 5));
+        let files = ModelFiles::open(&ModelConfig { path: Some(dir.path().into()), ..ModelConfig::default() });
+        let files = files.expect("a model");
+        let load = |purpose| OfflineModel::load(&files, WeightDtype::F32, 1, purpose).expect("loads");
+        let (mut full, mut draft) = (load(Use::Write), load(Use::Read));
+        let bar = ProgressBar::hidden();
+        let writing = Writing { temperature: 1.0, seed: 0, length: 60, tokens: 1500 };
+        let prompts: Vec<Vec<u32>> = (3..90).map(|id| vec![id]).collect();
+        let texts = full.write(&prompts, &writing, &bar).expect("writes");
+        let texts: Vec<Vec<u32>> = texts.into_iter().map(|text| text.tokens).collect();
+        let pairs: Vec<(Vec<u32>, usize)> = texts.iter().map(|text| (text.clone(), 1)).collect();
+        let same = compare((&mut full, &mut draft), &pairs).expect("compares");
+        assert!(same.top1 == 1.0 && (same.overlap - 1.0).abs() < 1e-4 && same.kl.abs() < 1e-5, "{same:?}");
+        assert!((same.perplexity - mean_nll(&mut draft, &texts).expect("reads").exp()).abs() < 1e-3);
+        draft.decoder().select_layers(&[0, 2]).expect("layers");
+        let plain = compare((&mut full, &mut draft), &pairs).expect("compares");
+        let gaps =
+            fit((&mut full, &mut draft), (&[0, 2], &layers::gaps(&[0, 2])), &texts, &[1e-4, 1e-2], &bar).expect("fits");
+        assert_eq!((gaps[0].layer, gaps[0].dropped), (2, 1));
+        assert_eq!(gaps[0].tokens, texts.iter().map(Vec::len).sum::<usize>());
+        let patched = compare((&mut full, &mut draft), &pairs).expect("compares");
+        assert!(patched.kl < 0.9 * plain.kl && gaps[0].error < 1.0, "{plain:?} {patched:?}");
+        // The likeliest pair of layers, by trying all three.
+        draft.decoder().set_patch(2, None).expect("no patch");
+        let mut nll = |layers: &[usize]| {
+            draft.decoder().select_layers(layers).expect("layers");
+            mean_nll(&mut draft, &texts[..4]).expect("reads")
+        };
+        let pairs = [[1, 2], [0, 2], [0, 1]];
+        let best = pairs.into_iter().min_by(|a, b| nll(a).total_cmp(&nll(b))).expect("some");
+        for how in [Select::Greedy, Select::Block] {
+            assert_eq!(select(&mut draft, (3, 2), how, &texts[..4], &bar).expect("chooses"), best);
+        }
+    }
+}

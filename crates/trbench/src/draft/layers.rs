@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(layers, [0, 1, 2, 5, 7, 8]);
         assert_eq!(format(&layers), "0-2,5,7-8");
         assert_eq!(gaps(&layers), [3..5, 6..7]);
-        assert_eq!(gaps(&[2, 3]), [0..2]);
+        assert_eq!(gaps(&[2, 3, 5]), [0..2, 4..5]);
         assert!(gaps(&[0, 1]).is_empty());
     }
 

@@ -52,7 +52,7 @@ pub struct DraftArgs {
     #[arg(long, default_value_t = 600)]
     select_tokens: usize,
     /// Text files, documents separated by blank lines: the first, third, ... are for fitting, the others are held out.
-    /// Default: the text that ships with the project.
+    /// Default: the text and the problems that ship with the project.
     #[arg(long, num_args = 1..)]
     text: Vec<PathBuf>,
     /// Tokens that the large model writes to fit on.
@@ -173,15 +173,7 @@ fn check(args: &DraftArgs) -> anyhow::Result<()> {
     if let Some(bad) = args.ridge.iter().find(|value| !(value.is_finite() && **value > 0.0)) {
         return Err(usage(format!("--ridge {bad} is not allowed, allowed is above 0")));
     }
-    if args.out.is_dir() {
-        return Err(usage(format!("--out `{}` is a folder, a file is needed", args.out.display())));
-    }
-    match args.out.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
-            Err(usage(format!("the folder of --out `{}` does not exist", args.out.display())))
-        }
-        _ => Ok(()),
-    }
+    crate::offline::check_target(&args.out)
 }
 
 fn model_config(source: &str) -> ModelConfig {
@@ -223,7 +215,7 @@ struct Corpus {
 impl Corpus {
     fn new(args: &DraftArgs, files: &ModelFiles) -> anyhow::Result<Self> {
         let texts = built_in_or_files(&args.text)?;
-        let (_, items) = dataset::load(None)?;
+        let items = if args.text.is_empty() { dataset::load(None)?.1 } else { Vec::new() };
         let limit = crate::offline::LENGTH.min(files.arch.context);
         let every_other = |first: usize| -> (Vec<&str>, Vec<&str>) {
             let documents = texts.documents.iter().skip(first).step_by(2).map(String::as_str);

@@ -3,6 +3,7 @@
 mod text;
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
@@ -15,6 +16,7 @@ use tokenrouter_engine::scheduler::Batch;
 use tokenrouter_engine::{Request, RequestId, SamplingParams, runner};
 use tokenrouter_kernels::{Decoder, Pool, RowInput, StepNeeds, StepOutput};
 
+use crate::cli::usage;
 pub(crate) use text::{built_in_or_files, openings};
 
 /// Positions that are read in one step: bounds the memory for logits.
@@ -239,6 +241,18 @@ impl Desk {
 /// The positions `from..to` in steps that [`OfflineModel::read`] can take.
 pub(crate) fn parts(from: usize, to: usize) -> impl Iterator<Item = Range<usize>> {
     (from..to).step_by(READ).map(move |start| start..to.min(start + READ))
+}
+
+/// Checks that a file can be put where the user wants it.
+pub(crate) fn check_target(path: &Path) -> anyhow::Result<()> {
+    let shown = path.display();
+    match path.parent() {
+        _ if path.is_dir() => Err(usage(format!("--out `{shown}` is a folder, a file is needed"))),
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
+            Err(usage(format!("the folder of --out `{shown}` does not exist")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Parses a weight type by its name in configurations.

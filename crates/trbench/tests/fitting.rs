@@ -1,0 +1,161 @@
+//! `make-draft` and `train-router` as a user runs them, on the demo model with very few tokens.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tokenrouter_engine::config::ModelConfig;
+use tokenrouter_engine::model::ModelFiles;
+
+#[allow(dead_code, reason = "the engine's tests use more of it")]
+#[path = "../../engine/tests/engine/tiny.rs"]
+mod tiny;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn run(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trbench"));
+    command.current_dir(root()).args(args).stdin(Stdio::null()).output().expect("the binary starts")
+}
+
+fn succeed(args: &[&str]) -> Value {
+    let output = run(args);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && errors.is_empty(), "{args:?}: {errors}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn tiny_model(dir: &Path) -> String {
+    let config = tiny::config("llama");
+    tiny::write(dir, &config, &tiny::tensors(&config, 1));
+    dir.to_str().expect("utf-8").to_owned()
+}
+
+#[test]
+fn a_draft_of_the_demo_model_loads_with_its_patch() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("patch.safetensors");
+    let out = path.to_str().expect("utf-8");
+    let text = dir.path().join("text.txt");
+    std::fs::write(&text, "The sky is blue.\n\nWater is wet, and so is rain.\n").expect("writable");
+    let text = text.to_str().expect("utf-8");
+    let few =
+        ["--text", text, "--large-dtype", "native", "--tokens", "96", "--length", "12", "--output", "json", "-o", out];
+    let report = succeed(&[&["make-draft", "--source", "demo", "--layers", "0-12,19-29"], &few[..]].concat());
+    let gap = &report["gaps"][0];
+    assert_eq!((gap["layer"].as_u64(), gap["dropped"].as_u64()), (Some(19), Some(6)));
+    for texts in ["held_out", "written"] {
+        for kind in ["plain", "patched"] {
+            let top1 = report[texts][kind]["top1"].as_f64().expect("a share");
+            assert!((0.0..=1.0).contains(&top1), "{report}");
+        }
+    }
+    let layers: Vec<usize> = (0..13).chain(19..30).collect();
+    let config = ModelConfig {
+        source: Some("demo".into()),
+        layers: Some(layers),
+        patch: Some(path.clone()),
+        ..ModelConfig::default()
+    };
+    let files = ModelFiles::open(&config).expect("the patch fits");
+    assert_eq!(files.patches.keys().copied().collect::<Vec<_>>(), [19]);
+    let before = std::fs::read(&path).expect("the file");
+    succeed(&[&["make-draft", "--source", "demo", "--layers", "0-12,19-29"], &few[..]].concat());
+    assert!(before == std::fs::read(&path).expect("the file"), "the same command gives the same file");
+}
+
+#[test]
+fn a_trained_head_routes() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let yaml = std::fs::read_to_string(root().join("config/entropy/demo.yaml")).expect("the configuration");
+    let models = yaml.split("routing:").next().expect("models");
+    let models = models.replace("../", &format!("{}/", root().join("config").display()));
+    let models = models.replace("dtype: f32", "dtype: native");
+    let pair = dir.path().join("pair.yaml");
+    std::fs::write(&pair, format!("{models}routing:\n  method: entropy\n")).expect("writable");
+    for (kind, name) in [("r2r", "r2r_mlp"), ("citer", "citer_mlp"), ("collm", "deferral_row")] {
+        let out = dir.path().join(format!("{kind}.safetensors"));
+        let report = succeed(&[
+            "train-router",
+            "-c",
+            pair.to_str().expect("utf-8"),
+            "--kind",
+            kind,
+            "--tokens",
+            "200",
+            "--length",
+            "16",
+            "--epochs",
+            "2",
+            "--hidden",
+            "8",
+            "--output",
+            "json",
+            "-o",
+            out.to_str().expect("utf-8"),
+        ]);
+        assert_eq!(report["kind"], name);
+        let threshold = report["recommended"]["threshold"].as_f64().expect("a threshold");
+        assert!((0.0..=1.0).contains(&threshold), "{report}");
+        let config = dir.path().join(format!("{kind}.yaml"));
+        let routing = format!("routing:\n  method: {kind}\n  weights: {kind}.safetensors\n");
+        std::fs::write(&config, format!("{models}{routing}")).expect("writable");
+        let results = dir.path().join(kind);
+        let run = succeed(&[
+            "run",
+            "-c",
+            config.to_str().expect("utf-8"),
+            "--num-prompts",
+            "1",
+            "--max-tokens",
+            "6",
+            "--output",
+            "json",
+            "--output-dir",
+            results.to_str().expect("utf-8"),
+        ]);
+        assert_eq!(run[0]["completed"], 1, "{run}");
+    }
+}
+
+#[test]
+fn mistakes_are_usage_errors_that_name_what_is_allowed() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (model, other) = (dir.path().join("model"), dir.path().join("empty.txt"));
+    std::fs::create_dir(&model).expect("a folder");
+    let model = tiny_model(&model);
+    std::fs::write(&other, "only one document\n").expect("writable");
+    let (empty, out) = (other.to_str().expect("utf-8"), dir.path().join("out.safetensors"));
+    let out = out.to_str().expect("utf-8");
+    let draft = ["make-draft", "--source", &model, "-o", out];
+    let mixed = dir.path().join("mixed.yaml");
+    let yaml = format!("models: {{a: {{source: demo}}, b: {{path: '{model}'}}}}\nrouting: {{method: entropy}}\n");
+    std::fs::write(&mixed, yaml).expect("writable");
+    let mixed = mixed.to_str().expect("utf-8");
+    let train = ["train-router", "--kind", "r2r", "-o", out];
+    for (command, rest, wanted) in [
+        (&draft[..], &["--layers", "0,7"][..], "--layers names layer 7, the model has layers 0 to 2"),
+        (&draft, &["--keep", "3"], "the model has 3, allowed are 1 to 2"),
+        (&draft, &["--keep", "0"], "allowed are 1 to 2"),
+        (&draft, &["--layers", "2,1"], "`1` is not above"),
+        (&draft, &["--keep", "2", "--text", empty], "has 1 documents, at least 2 are needed"),
+        (&draft, &["--keep", "2", "--text", "/nowhere.txt"], "cannot read text `/nowhere.txt`"),
+        (&draft, &["--keep", "2", "--ridge=-1"], "--ridge -1 is not allowed"),
+        (&draft, &["--keep", "2", "--tokens", "0"], "--tokens 0 is not allowed"),
+        (&draft, &["--keep", "2", "--dtype", "int3"], "allowed are native, f32 and bf16"),
+        (&draft, &[], "--keep"),
+        (&train, &["-c", mixed], "models `a` and `b` have different vocabularies"),
+        (&train, &["-c", "config/random/emulated.yaml"], "is emulated"),
+        (&train, &["-c", mixed, "--large", "c"], "--large c is not a model besides `a`, allowed are: b"),
+        (&train, &["-c", mixed, "--share", "1.5"], "--share 1.5 is not allowed"),
+        (&train, &["-c", mixed, "--text", empty], "at least 2 are needed"),
+    ] {
+        let output = run(&[command, rest].concat());
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{rest:?}: {errors}");
+        assert!(errors.contains(wanted), "{rest:?}: {errors}");
+        assert!(!Path::new(out).exists());
+    }
+}
