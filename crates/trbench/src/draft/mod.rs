@@ -25,7 +25,6 @@ use self::evaluate::{Agreement, compare};
 use self::fit::Gap;
 use self::select::Select;
 use crate::cli::usage;
-use crate::dataset;
 use crate::offline::{OfflineModel, Output, Use, Writing, built_in_or_files, command_line, openings, weight_dtype};
 use crate::report::{Format, plain_table};
 
@@ -215,11 +214,10 @@ struct Corpus {
 impl Corpus {
     fn new(args: &DraftArgs, files: &ModelFiles) -> anyhow::Result<Self> {
         let texts = built_in_or_files(&args.text)?;
-        let items = if args.text.is_empty() { dataset::load(None)?.1 } else { Vec::new() };
         let limit = crate::offline::LENGTH.min(files.arch.context);
         let every_other = |first: usize| -> (Vec<&str>, Vec<&str>) {
             let documents = texts.documents.iter().skip(first).step_by(2).map(String::as_str);
-            let problems = items.iter().skip(first).step_by(2).map(|item| item.problem.as_str());
+            let problems = texts.problems.iter().skip(first).step_by(2).map(String::as_str);
             (documents.collect(), problems.collect())
         };
         let encode = |documents: &[&str]| -> anyhow::Result<Vec<Vec<u32>>> {

@@ -6,6 +6,7 @@ use tokenrouter_engine::tokenizer::{ChatMessage, TextCodec};
 
 use super::LENGTH;
 use crate::cli::usage;
+use crate::dataset::{self, BuiltIn, Source};
 
 /// Words of a document that a model continues.
 const OPENING_WORDS: usize = 6;
@@ -19,6 +20,8 @@ pub(crate) struct Texts {
     pub(crate) name: String,
     /// The documents, none of them empty.
     pub(crate) documents: Vec<String>,
+    /// Problems to be answered: those that ship with the project, when its text is used.
+    pub(crate) problems: Vec<String>,
 }
 
 /// The documents of a text: what lies between blank lines.
@@ -41,7 +44,15 @@ fn documents(text: &str) -> Vec<String> {
 /// The documents of files, or of the text that ships with the project. At least two: one to fit, one to hold out.
 pub(crate) fn built_in_or_files(paths: &[PathBuf]) -> anyhow::Result<Texts> {
     if paths.is_empty() {
-        return Ok(Texts { name: "datasets/prose.txt (built in)".into(), documents: documents(PROSE) });
+        let (name, sessions) = dataset::load(&Source::BuiltIn(BuiltIn::AimeStyle), None)?;
+        let problem = |session: &dataset::Session| {
+            session.turns.first().and_then(|turn| turn.messages().last()).map(|message| message.content.clone())
+        };
+        return Ok(Texts {
+            name: format!("datasets/prose.txt (built in), {name}"),
+            documents: documents(PROSE),
+            problems: sessions.iter().filter_map(problem).collect(),
+        });
     }
     let name = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
     let mut found = Vec::new();
@@ -55,7 +66,7 @@ pub(crate) fn built_in_or_files(paths: &[PathBuf]) -> anyhow::Result<Texts> {
             format!("text `{name}` has {} documents, at least 2 are needed; blank lines separate them", found.len());
         return Err(usage(message));
     }
-    Ok(Texts { name, documents: found })
+    Ok(Texts { name, documents: found, problems: Vec::new() })
 }
 
 /// The beginning of a document up to the end of its first sentence or line.

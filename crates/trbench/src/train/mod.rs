@@ -28,9 +28,9 @@ use self::label::{Neutral, Samples, label};
 use self::net::{Net, Scales, Size};
 use self::score::{Point, auc, point, threshold_for_recall, threshold_for_share};
 use crate::cli::usage;
+use crate::fetch;
 use crate::offline::{OfflineModel, Output, Use, Writing, built_in_or_files, command_line, openings};
 use crate::report::{Format, plain_table};
-use crate::{dataset, fetch};
 
 /// Shares of the table in the report.
 const SHARES: [f64; 8] = [0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7];
@@ -303,9 +303,8 @@ fn samples(
         )));
     }
     let texts = built_in_or_files(&args.text)?;
-    let items = if args.text.is_empty() { dataset::load(None)?.1 } else { Vec::new() };
     let documents: Vec<&str> = texts.documents.iter().map(String::as_str).collect();
-    let problems: Vec<&str> = items.iter().map(|item| item.problem.as_str()).collect();
+    let problems: Vec<&str> = texts.problems.iter().map(String::as_str).collect();
     let prompts = openings(&large_files.text, &documents, &problems)?;
     let mut writer = OfflineModel::load(&large_files, large.1.dtype, args.threads, Use::Write)?;
     let mut reader = OfflineModel::load(&small_files, small.1.dtype, args.threads, Use::Read)?;
