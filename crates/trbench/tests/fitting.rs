@@ -75,27 +75,28 @@ fn a_trained_head_routes() {
     let models = models.replace("dtype: f32", "dtype: native");
     let pair = dir.path().join("pair.yaml");
     std::fs::write(&pair, format!("{models}routing:\n  method: entropy\n")).expect("writable");
-    for (kind, name) in [("r2r", "r2r_mlp"), ("citer", "citer_mlp"), ("collm", "deferral_row")] {
-        let out = dir.path().join(format!("{kind}.safetensors"));
-        let report = succeed(&[
-            "train-router",
-            "-c",
-            pair.to_str().expect("utf-8"),
-            "--kind",
-            kind,
-            "--tokens",
-            "200",
-            "--length",
-            "16",
-            "--epochs",
-            "2",
-            "--hidden",
-            "8",
-            "--output",
-            "json",
-            "-o",
-            out.to_str().expect("utf-8"),
-        ]);
+    let out = dir.path().join("{kind}.safetensors");
+    let reports = succeed(&[
+        "train-router",
+        "-c",
+        pair.to_str().expect("utf-8"),
+        "--kind",
+        "r2r,citer,collm",
+        "--tokens",
+        "200",
+        "--length",
+        "16",
+        "--epochs",
+        "2",
+        "--hidden",
+        "8",
+        "--output",
+        "json",
+        "-o",
+        out.to_str().expect("utf-8"),
+    ]);
+    let kinds = [("r2r", "r2r_mlp"), ("citer", "citer_mlp"), ("collm", "deferral_row")];
+    for (report, (kind, name)) in reports.as_array().expect("a list").iter().zip(kinds) {
         assert_eq!(report["kind"], name);
         let threshold = report["recommended"]["threshold"].as_f64().expect("a threshold");
         assert!((0.0..=1.0).contains(&threshold), "{report}");
@@ -118,6 +119,7 @@ fn a_trained_head_routes() {
         ]);
         assert_eq!(run[0]["completed"], 1, "{run}");
     }
+    assert_eq!(reports.as_array().map(Vec::len), Some(3));
 }
 
 #[test]
@@ -150,6 +152,7 @@ fn mistakes_are_usage_errors_that_name_what_is_allowed() {
         (&train, &["-c", "config/random/emulated.yaml"], "is emulated"),
         (&train, &["-c", mixed, "--large", "c"], "--large c is not a model besides `a`, allowed are: b"),
         (&train, &["-c", mixed, "--share", "1.5"], "--share 1.5 is not allowed"),
+        (&train, &["-c", mixed, "--kind", "citer"], "put `{kind}` into it"),
         (&train, &["-c", mixed, "--text", empty], "at least 2 are needed"),
     ] {
         let output = run(&[command, rest].concat());

@@ -55,9 +55,9 @@ pub struct TrainArgs {
     /// The large model, where the configuration has more than two.
     #[arg(long)]
     large: Option<String>,
-    /// The head to train.
-    #[arg(long)]
-    kind: Kind,
+    /// The head to train; several, divided by commas, learn from the same samples.
+    #[arg(long, required = true, value_delimiter = ',')]
+    kind: Vec<Kind>,
     /// Text files whose documents (separated by blank lines) give prompts. Default: the text and the problems that ship with
     /// the project.
     #[arg(long, num_args = 1..)]
@@ -108,9 +108,9 @@ pub struct TrainArgs {
     /// Threads of the models; 0: all cores.
     #[arg(long, default_value_t = 0)]
     threads: usize,
-    /// The head file to write.
+    /// The head file to write; `{kind}` in it stands for the kind.
     #[arg(long, short, value_name = "SAFETENSORS")]
-    out: PathBuf,
+    out: String,
     /// Format of the report.
     #[arg(long, default_value = "table")]
     output: Output,
@@ -139,6 +139,7 @@ struct Report {
     seed: u64,
     file: String,
     bytes: u64,
+    /// Of the training, without writing and labelling.
     seconds: f64,
 }
 
@@ -148,6 +149,15 @@ impl Kind {
             Self::R2r => HeadKind::R2rMlp,
             Self::Citer => HeadKind::CiterMlp,
             Self::Collm => HeadKind::DeferralRow,
+        }
+    }
+
+    /// The routing method that reads it.
+    fn method(self) -> &'static str {
+        match self {
+            Self::R2r => "r2r",
+            Self::Citer => "citer",
+            Self::Collm => "collm",
         }
     }
 
@@ -167,13 +177,13 @@ impl Kind {
 
 /// Runs `trbench train-router`.
 pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
-    let begin = Instant::now();
     check(args)?;
     let config = Config::from_file(&args.config)?;
     let (small, large) = pair(&config, args.large.as_deref())?;
     fetch::ensure_sources(&config)?;
     let bar = crate::run::spinner("loading the models");
     let (samples, source) = samples(args, (small, large), &bar)?;
+    let source = (source, small.0.to_owned());
     let parts = samples.split(args.seed);
     let parts = parts.filter(|parts| parts.iter().all(|part| part.count() > 0)).ok_or_else(|| {
         usage(format!("--tokens {} are too few: at least three prompts must be answered", args.tokens))
@@ -186,29 +196,48 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         );
         return Err(usage(message));
     }
-    let (mut file, training) = learn(args, &parts, &bar)?;
-    let hardness = |file: &HeadFile, samples| hardness(args.kind, file, samples);
-    let (validation, test) = (hardness(&file, &parts[1])?, hardness(&file, &parts[2])?);
+    let mut reports = Vec::new();
+    for kind in &args.kind {
+        reports.push(make(args, *kind, &parts, &source, &bar)?);
+    }
+    bar.finish_and_clear();
+    print(&reports, args.output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Trains, writes and tests one head.
+fn make(
+    args: &TrainArgs,
+    kind: Kind,
+    parts: &[Samples; 3],
+    (source, model): &(String, String),
+    bar: &indicatif::ProgressBar,
+) -> anyhow::Result<Report> {
+    let begin = Instant::now();
+    let (mut file, training) = learn(args, kind, parts, bar)?;
+    let (validation, test) = (hardness(kind, &file, &parts[1])?, hardness(kind, &file, &parts[2])?);
     let threshold = match args.recall {
         Some(recall) => threshold_for_recall(&validation, &parts[1].divergent, recall),
         None => threshold_for_share(&validation, args.share),
     };
-    let sign = f64::from(args.kind.sign());
+    let sign = f64::from(kind.sign());
     let at = |threshold: f64| {
         let point = point(&test, &parts[2].divergent, threshold);
         Point { threshold: sign * point.threshold, ..point }
     };
+    let (count, divergent) = (parts.iter().map(Samples::count), parts.iter().map(Samples::positives));
+    let (count, divergent) = (count.sum::<usize>(), divergent.sum::<usize>());
     file.about = About {
         threshold: Some((sign * threshold).clamp(0.0, 1.0)),
-        source: Some(source),
-        model: Some(small.0.to_owned()),
+        source: Some(source.clone()),
+        model: Some(model.clone()),
         command: Some(command_line()),
-        init_args: Some(json!({"seed": args.seed, "samples": samples.count(), "divergent": samples.positives()})),
+        init_args: Some(json!({"seed": args.seed, "samples": count, "divergent": divergent})),
     };
-    file.write(&args.out)?;
-    bar.finish_and_clear();
-    let report = Report {
-        kind: args.kind.head().name(),
+    let path = target(args, kind);
+    file.write(&path)?;
+    Ok(Report {
+        kind: kind.head().name(),
         samples: parts.each_ref().map(Samples::count),
         divergent: parts.each_ref().map(|part| part.positives() as f64 / part.count() as f64),
         training,
@@ -216,15 +245,18 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         auc_entropy: auc(&parts[2].entropy, &parts[2].divergent),
         recommended: at(threshold),
         curve: SHARES.map(|share| at(threshold_for_share(&validation, share))).to_vec(),
-        rule: args.kind.rule(),
+        rule: kind.rule(),
         parameters: file.parameters(),
         seed: args.seed,
-        file: args.out.display().to_string(),
-        bytes: std::fs::metadata(&args.out)?.len(),
+        bytes: std::fs::metadata(&path)?.len(),
+        file: path.display().to_string(),
         seconds: begin.elapsed().as_secs_f64(),
-    };
-    print(&report, args.output)?;
-    Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Where a head goes.
+fn target(args: &TrainArgs, kind: Kind) -> PathBuf {
+    PathBuf::from(args.out.replace("{kind}", kind.method()))
 }
 
 fn check(args: &TrainArgs) -> anyhow::Result<()> {
@@ -261,7 +293,10 @@ fn check(args: &TrainArgs) -> anyhow::Result<()> {
             return Err(usage(format!("{name} {value} is not allowed, allowed is {allowed}")));
         }
     }
-    crate::offline::check_target(&args.out)
+    if args.kind.len() > 1 && !args.out.contains("{kind}") {
+        return Err(usage(format!("--out `{}` is one file for several heads, put `{{kind}}` into it", args.out)));
+    }
+    args.kind.iter().try_for_each(|kind| crate::offline::check_target(&target(args, *kind)))
 }
 
 type Named<'a> = (&'a str, &'a ModelConfig);
@@ -319,15 +354,15 @@ fn samples(
 /// Trains a head and puts it into its file form.
 fn learn(
     args: &TrainArgs,
+    kind: Kind,
     [fit, validation, _]: &[Samples; 3],
     bar: &indicatif::ProgressBar,
 ) -> anyhow::Result<(HeadFile, History)> {
-    let kind = args.kind.head();
     let scales = Scales::of(fit);
     let size = Size { hidden: args.hidden, blocks: args.blocks, expansion: 2 };
-    let net = Net::new(kind, (fit.width, fit.logits), size, args.seed)?;
+    let net = Net::new(kind.head(), (fit.width, fit.logits), size, args.seed)?;
     // CITER's score is the confidence that the small model suffices.
-    let wanted = |divergent: &bool| *divergent != (args.kind == Kind::Citer);
+    let wanted = |divergent: &bool| *divergent != (kind == Kind::Citer);
     let labelled = |samples: &Samples| Labelled::new(scales.apply(samples)?, samples.divergent.iter().map(wanted));
     let how = Training {
         epochs: args.epochs,
@@ -338,7 +373,7 @@ fn learn(
         seed: args.seed,
     };
     let history = train(&net, (&labelled(fit)?, &labelled(validation)?), how, bar)?;
-    Ok((HeadFile { kind, about: About::default(), tensors: net.export(&scales)? }, history))
+    Ok((HeadFile { kind: kind.head(), about: About::default(), tensors: net.export(&scales)? }, history))
 }
 
 /// Scores of a head as the engine computes them; higher means that the large model is needed.
@@ -356,12 +391,23 @@ fn hardness(kind: Kind, file: &HeadFile, samples: &Samples) -> anyhow::Result<Ve
     Ok(scores)
 }
 
-fn print(report: &Report, output: Output) -> anyhow::Result<()> {
+fn print(reports: &[Report], output: Output) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if output == Output::Json {
-        writeln!(out, "{}", serde_json::to_string_pretty(report)?)?;
+        writeln!(out, "{}", serde_json::to_string_pretty(reports)?)?;
         return Ok(());
     }
+    for (index, report) in reports.iter().enumerate() {
+        if index > 0 {
+            writeln!(out)?;
+        }
+        print_table(report, &mut out)?;
+    }
+    Ok(())
+}
+
+fn print_table(report: &Report, out: &mut impl std::io::Write) -> anyhow::Result<()> {
+    writeln!(out, "{}", report.kind)?;
     let names = ["fit", "validation", "test"];
     for (name, (count, share)) in names.iter().zip(report.samples.iter().zip(report.divergent)) {
         writeln!(out, "{name}: {count} tokens, {:.1} % divergent", 100.0 * share)?;
@@ -391,8 +437,8 @@ fn print(report: &Report, output: Output) -> anyhow::Result<()> {
     )?;
     writeln!(
         out,
-        "{}: {} parameters, seed {}, {} bytes in {}; {:.0} s",
-        report.kind, report.parameters, report.seed, report.bytes, report.file, report.seconds
+        "{} parameters, seed {}, {} bytes in {}; trained in {:.0} s",
+        report.parameters, report.seed, report.bytes, report.file, report.seconds
     )?;
     Ok(())
 }
