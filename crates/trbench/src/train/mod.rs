@@ -329,6 +329,8 @@ fn samples(
     (small, large): (Named<'_>, Named<'_>),
     bar: &indicatif::ProgressBar,
 ) -> anyhow::Result<(Samples, String)> {
+    // What is quickly wrong first.
+    let texts = built_in_or_files(&args.text)?;
     let open = |model: Named<'_>| ModelFiles::open(model.1).with_context(|| format!("model `{}`", model.0));
     let (small_files, large_files) = (open(small)?, open(large)?);
     if small_files.text.vocabulary_hash(None) != large_files.text.vocabulary_hash(None) {
@@ -337,7 +339,6 @@ fn samples(
             small.0, large.0, small_files.arch.vocab, large_files.arch.vocab
         )));
     }
-    let texts = built_in_or_files(&args.text)?;
     let documents: Vec<&str> = texts.documents.iter().map(String::as_str).collect();
     let problems: Vec<&str> = texts.problems.iter().map(String::as_str).collect();
     let prompts = openings(&large_files.text, &documents, &problems)?;
