@@ -70,6 +70,7 @@ def requantised(args, folder):
         print(f"{args.model} does not exist: llama.cpp's columns are left out (`trbench fetch` gets the demo model)",
               file=sys.stderr)
         return {}
+    quiet = silence(llama_cpp)
     files = {}
     for name in args.formats.split(","):
         files[name] = args.model
@@ -79,7 +80,16 @@ def requantised(args, folder):
             params.ftype, params.allow_requantize = FORMATS[name], True
             if llama_cpp.llama_model_quantize(str(args.model).encode(), str(files[name]).encode(), params) != 0:
                 sys.exit(f"llama.cpp cannot make {name} of {args.model}")
+    llama_cpp.llama_log_set(llama_cpp.llama_log_callback(0), None)
+    del quiet
     return files
+
+
+def silence(llama):
+    """Drops llama.cpp's log, while the result lives."""
+    callback = llama.llama_log_callback(lambda level, text, data: None)
+    llama.llama_log_set(callback, None)
+    return callback
 
 
 def measure(args, files):
@@ -141,8 +151,7 @@ def child(args):
     import llama_cpp as llama  # noqa: PLC0415: only the child needs it
 
     llama.llama_backend_init()
-    quiet = llama.llama_log_callback(lambda level, text, data: None)
-    llama.llama_log_set(quiet, None)
+    _quiet = silence(llama)
     params = llama.llama_model_default_params()
     params.n_gpu_layers = 0
     model = llama.llama_model_load_from_file(str(args.model).encode(), params)
