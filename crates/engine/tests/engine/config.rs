@@ -14,6 +14,9 @@ fn shipped_configurations_are_valid() {
     let mut count = 0;
     for folder in std::fs::read_dir(root()).expect("config/").filter_map(Result::ok).filter(|e| e.path().is_dir()) {
         for file in std::fs::read_dir(folder.path()).expect("a folder").filter_map(Result::ok) {
+            if file.path().extension().is_none_or(|extension| extension != "yaml") {
+                continue;
+            }
             Config::from_file(file.path()).unwrap_or_else(|error| panic!("{error}"));
             count += 1;
         }
