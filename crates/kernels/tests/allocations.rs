@@ -73,7 +73,7 @@ fn decoder(threads: usize) -> Decoder {
 #[test]
 fn steps_allocate_nothing_once_buffers_have_grown() {
     let signals = SignalSet { softmax: true, top_k: 20 };
-    let needs = StepNeeds { hidden: true, signals, extra_row: Some(7) };
+    let needs = StepNeeds { hidden: true, residual: true, signals, extra_row: Some(7) };
     let tables: Vec<Vec<u32>> = (0..3).map(|row| (row * 64..(row + 1) * 64).collect()).collect();
     for threads in [1, 2] {
         let mut decoder = decoder(threads);
