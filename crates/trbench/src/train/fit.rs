@@ -20,7 +20,9 @@ pub(super) struct Training {
     pub(super) batch: usize,
     pub(super) learning_rate: f64,
     pub(super) weight_decay: f64,
-    /// Seed of the order of samples.
+    /// Share of the inputs that is left out in every update.
+    pub(super) dropout: f64,
+    /// Seed of the order of samples, and of what is left out.
     pub(super) seed: u64,
 }
 
@@ -97,9 +99,10 @@ pub(super) fn train(
     for epoch in 1..=how.epochs {
         let mut order: Vec<u32> = (0..fit.count() as u32).collect();
         order.sort_by_key(|index| (draw_u64(how.seed, epoch as u64, u64::from(*index), Purpose::Route), *index));
-        for batch in order.chunks(how.batch) {
+        for (number, batch) in order.chunks(how.batch).enumerate() {
             let part = fit.part(batch.to_vec())?;
-            optimizer.backward_step(&loss(&net.forward(&part.inputs)?, &part.wanted, weight)?)?;
+            let inputs = part.inputs.dropped(how.dropout, how.seed, (epoch << 32 | number) as u64)?;
+            optimizer.backward_step(&loss(&net.forward(&inputs)?, &part.wanted, weight)?)?;
         }
         let (fitted, held_out) = measure(net)?;
         bar.set_message(format!("epoch {epoch}: loss {fitted:.4}, held out {held_out:.4}"));
@@ -126,7 +129,7 @@ mod tests {
     use crate::train::testing::separable;
 
     fn how(seed: u64) -> Training {
-        Training { epochs: 20, patience: 5, batch: 64, learning_rate: 3e-3, weight_decay: 0.01, seed }
+        Training { epochs: 20, patience: 5, batch: 64, learning_rate: 3e-3, weight_decay: 0.01, dropout: 0.1, seed }
     }
 
     #[test]

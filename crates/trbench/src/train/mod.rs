@@ -63,7 +63,7 @@ pub struct TrainArgs {
     #[arg(long, num_args = 1..)]
     text: Vec<PathBuf>,
     /// Tokens that the large model writes.
-    #[arg(long, default_value_t = 20_000)]
+    #[arg(long, default_value_t = 40_000)]
     tokens: usize,
     /// Most tokens of one answer.
     #[arg(long, default_value_t = 192)]
@@ -79,10 +79,10 @@ pub struct TrainArgs {
     #[arg(long, default_value_t = 0.5, requires = "neutral_top")]
     neutral_ratio: f32,
     /// Width of the head's hidden layers (r2r, citer).
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 32)]
     hidden: usize,
     /// Residual blocks (r2r).
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 1)]
     blocks: usize,
     /// Most passes over the samples.
     #[arg(long, default_value_t = 40)]
@@ -91,11 +91,14 @@ pub struct TrainArgs {
     #[arg(long, default_value_t = 256)]
     batch: usize,
     /// Learning rate of AdamW.
-    #[arg(long, default_value_t = 3e-4)]
+    #[arg(long, default_value_t = 1e-3)]
     lr: f64,
     /// Weight decay of AdamW.
     #[arg(long, default_value_t = 0.1)]
     weight_decay: f64,
+    /// Share of the hidden state and of the embedding that is left out in every update, against overfitting.
+    #[arg(long, default_value_t = 0.6)]
+    dropout: f64,
     /// Seed of the text, the split, the initial weights and the order of samples.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -285,6 +288,7 @@ fn check(args: &TrainArgs) -> anyhow::Result<()> {
         ),
         ("--lr", args.lr, above_zero(args.lr), "above 0"),
         ("--weight-decay", args.weight_decay, args.weight_decay == 0.0 || above_zero(args.weight_decay), "0 or more"),
+        ("--dropout", args.dropout, (0.0..1.0).contains(&args.dropout), "0 or more and below 1"),
         ("--neutral-ratio", f64::from(args.neutral_ratio), part(args.neutral_ratio.into()), "above 0 and below 1"),
         ("--share", args.share, part(args.share), "above 0 and below 1"),
         ("--recall", args.recall.unwrap_or(0.5), part(args.recall.unwrap_or(0.5)), "above 0 and below 1"),
@@ -371,6 +375,7 @@ fn learn(
         batch: args.batch,
         learning_rate: args.lr,
         weight_decay: args.weight_decay,
+        dropout: args.dropout,
         seed: args.seed,
     };
     let history = train(&net, (&labelled(fit)?, &labelled(validation)?), how, bar)?;

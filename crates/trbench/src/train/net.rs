@@ -1,7 +1,7 @@
 //! The three heads as networks that can be trained, and their way into a head file.
 //!
 //! Inputs are standardised while training; the scale is folded into the first layers of the file, so that the head takes
-//! what the engine gives it. There is no dropout: its draws could not be keyed.
+//! what the engine gives it.
 
 use std::collections::BTreeMap;
 
@@ -110,6 +110,21 @@ impl Inputs {
             embedding: self.embedding.index_select(indices, 0)?,
             top: self.top.index_select(indices, 0)?,
         })
+    }
+
+    /// Hidden states and embeddings of which a share is replaced by 0, their mean, and the others scaled up for it; the
+    /// logits stay whole, because their differences count. The draws are keyed.
+    pub(super) fn dropped(&self, share: f64, seed: u64, key: u64) -> Result<Self> {
+        if share == 0.0 {
+            return Ok(Self { hidden: self.hidden.clone(), embedding: self.embedding.clone(), top: self.top.clone() });
+        }
+        let kept = (1.0 / (1.0 - share)) as f32;
+        let drop = |values: &Tensor, which: u64| {
+            let draw = |at: u64| draw_unit(seed, 2 * key + which, at, Purpose::Sample);
+            let mask = (0..values.elem_count() as u64).map(|at| if draw(at) < share { 0.0 } else { kept });
+            values * Tensor::from_iter(mask, &Device::Cpu)?.reshape(values.shape())?
+        };
+        Ok(Self { hidden: drop(&self.hidden, 0)?, embedding: drop(&self.embedding, 1)?, top: self.top.clone() })
     }
 }
 
