@@ -39,6 +39,8 @@ pub fn generate(
     let (mut state, mut visit_steps, mut visit_tokens) = (RequestState::default(), 0, 0);
     loop {
         assert!(pools[at].grow(&mut tables[at], log.len()), "the reference loop needs KV for one whole request");
+        // Fed once more for its logits, when every model has dropped a candidate at this position.
+        computed[at] = computed[at].min(log.len() - 1);
         batch.clear();
         batch.push(id, request, (&log, computed[at]..log.len()), tables[at].blocks());
         models[at].runner.forward(&batch, &mut output)?;

@@ -151,6 +151,9 @@ pub struct SystemConfig {
     /// Whose chat template renders conversations. `shared`: all models must have the same one. `entry`: that of the
     /// entry model, whatever the others have.
     pub chat_template: ChatTemplateConfig,
+    /// Whether a request that goes to another model keeps its KV blocks for the return. If not, it leaves them to the
+    /// prefix cache and is matched again like a new one, to measure what that costs.
+    pub handoff_resume: bool,
     /// Record what every subserver does when (`trbench run --profile`).
     pub profile: bool,
 }
@@ -278,6 +281,7 @@ impl Default for SystemConfig {
             max_queued: 256,
             max_tokens_per_request: 0,
             chat_template: ChatTemplateConfig::Shared,
+            handoff_resume: true,
             profile: false,
         }
     }

@@ -96,6 +96,7 @@ pub(super) fn launch(config: &Config, make_policy: MakePolicy<'_>) -> Result<Eng
                 admission_blocks: kv_blocks,
                 block_size,
                 prefix_cache: config.kv.prefix_cache,
+                handoff_resume: config.system.handoff_resume,
                 eos: common.eos.clone(),
                 texts: common.texts.clone(),
             },

@@ -7,7 +7,7 @@ use std::time::Duration;
 use smallvec::{SmallVec, smallvec};
 
 use super::batch::Batch;
-use super::message::{Action, ActiveCount, Event, Handoff, Next, PeerBody, PeerMessage};
+use super::message::{Action, ActiveCount, Event, Next, PeerBody, PeerMessage};
 use super::stats::ModelStats;
 use super::threshold::ThresholdTable;
 use crate::kv::{BlockPool, Table};
@@ -43,6 +43,8 @@ pub struct CoreConfig {
     pub block_size: usize,
     /// Whether prefixes of ended requests are kept for later ones.
     pub prefix_cache: bool,
+    /// Whether a request that goes to a peer keeps its blocks here for the return.
+    pub handoff_resume: bool,
     /// Token ids that end a sequence.
     pub eos: Vec<u32>,
     /// Text of every token, for stop texts; absent when the models are emulated.
@@ -57,7 +59,7 @@ pub(super) enum Place {
     Ready(Duration),
     /// Here, in the batch that runs.
     Running,
-    /// Left for this model; its KV stays for the return.
+    /// Left for this model; its log stays for the return, and with handoff-resume its KV.
     Pending(ModelIndex),
 }
 
@@ -71,18 +73,18 @@ pub(super) struct Sequence {
     pub(super) computed: usize,
     pub(super) blocks: Table,
     pub(super) place: Place,
-    hop: u64,
+    pub(super) hop: u64,
     pub(super) known: SmallVec<[usize; 4]>,
     pub(super) stats: RequestStats,
     pub(super) cancelled: bool,
-    state: RequestState,
+    pub(super) state: RequestState,
     /// Steps here since the request came, and tokens that they committed.
-    visit_steps: u32,
-    visit_tokens: u32,
+    pub(super) visit_steps: u32,
+    pub(super) visit_tokens: u32,
     /// Whether the prompt's blocks were offered to others.
-    shared: bool,
+    pub(super) shared: bool,
     /// Steps since the last commit, anywhere.
-    fruitless: u32,
+    pub(super) fruitless: u32,
 }
 
 /// Steps without a commit after which a request is ended: a policy that drops every candidate would go on for ever.
@@ -95,7 +97,7 @@ pub(crate) const MAX_FRUITLESS: u32 = 32;
 #[derive(Debug)]
 pub struct Core {
     pub(super) config: CoreConfig,
-    policy: Arc<dyn RoutingPolicy>,
+    pub(super) policy: Arc<dyn RoutingPolicy>,
     pub(super) sequences: HashMap<RequestId, Sequence>,
     pub(super) ready: VecDeque<RequestId>,
     pub(super) kv: BlockPool,
@@ -418,7 +420,7 @@ impl Core {
         request.sampling.finish_after(committed, &self.config.eos, self.config.texts.as_deref())
     }
 
-    fn make_ready(&mut self, now: Duration, id: RequestId) {
+    pub(super) fn make_ready(&mut self, now: Duration, id: RequestId) {
         let sequence = self.sequences.get_mut(&id).expect("a request here has state");
         sequence.place = Place::Ready(now);
         self.ready.push_back(id);
@@ -426,59 +428,6 @@ impl Core {
 
     pub(super) fn send(&self, to: ModelIndex, body: PeerBody) -> Action {
         Action::Send(to, PeerMessage { from: self.config.model, active: self.active, body })
-    }
-
-    /// The request leaves; its KV and log stay here for the return.
-    fn hand_off(&mut self, id: RequestId, to: ModelIndex, actions: &mut Vec<Action>) {
-        let sequence = self.sequences.get_mut(&id).expect("a running request has state");
-        sequence.stats.handoffs += 1;
-        self.stats.record_run(sequence.visit_steps);
-        sequence.hop += 1;
-        sequence.place = Place::Pending(to);
-        let start = sequence.known[to].max(sequence.request.prompt.len());
-        let delta = SmallVec::from_slice(&sequence.log[start..]);
-        sequence.known[to] = sequence.log.len();
-        let handoff = Handoff {
-            id,
-            hop: sequence.hop,
-            request: Arc::clone(&sequence.request),
-            start,
-            delta,
-            known: sequence.known.clone(),
-            stats: std::mem::take(&mut sequence.stats),
-            state: std::mem::take(&mut sequence.state),
-            fruitless: sequence.fruitless,
-        };
-        actions.push(self.send(to, PeerBody::Handoff(handoff)));
-    }
-
-    /// A request arrives: for the first time, or back from a peer (handoff-resume).
-    fn resume(&mut self, now: Duration, handoff: Handoff, actions: &mut Vec<Action>) {
-        let id = handoff.id;
-        let models = self.config.models;
-        let first = !self.sequences.contains_key(&id);
-        if first {
-            self.sequences.insert(id, Sequence::new(Arc::clone(&handoff.request), models, &self.kv, now));
-        }
-        let sequence = self.sequences.get_mut(&id).expect("inserted above");
-        assert!(handoff.hop > sequence.hop, "{id}: handoff {} after {}", handoff.hop, sequence.hop);
-        assert_eq!(sequence.log.len(), handoff.start, "{id}: handoff does not continue this model's log");
-        self.policy.receive(&mut sequence.log, &handoff.delta);
-        assert_eq!(sequence.log.len(), handoff.known[self.config.model], "{id}: received log has the wrong length");
-        if first {
-            sequence.reuse_prefix(&mut self.kv, &mut self.stats);
-        }
-        sequence.hop = handoff.hop;
-        sequence.known = handoff.known;
-        sequence.stats = handoff.stats;
-        sequence.state = handoff.state;
-        sequence.fruitless = handoff.fruitless;
-        (sequence.visit_steps, sequence.visit_tokens) = (0, 0);
-        if sequence.cancelled {
-            self.finish(now, id, FinishReason::Cancelled, actions);
-        } else {
-            self.make_ready(now, id);
-        }
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod batch;
 mod core;
+mod handoff;
 mod lifecycle;
 mod message;
 mod stats;

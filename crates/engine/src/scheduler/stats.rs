@@ -43,7 +43,7 @@ pub struct ModelStats {
     pub committed: Vec<u64>,
     /// Steps after which a request ended; they count in neither of the above.
     pub finished: u64,
-    /// Tokens of requests that came here for the first time, and those of them whose keys and values were known.
+    /// Tokens of requests that came here without blocks, and those of them whose keys and values were known.
     pub prefix_tokens: u64,
     /// See `prefix_tokens`.
     pub prefix_hits: u64,

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use serde_json::json;
 use tokenrouter_engine::config::{LatencyProfile, RoutingConfig};
 use tokenrouter_engine::reference::{self, ReferenceModel};
-use tokenrouter_engine::routing::RoutingPolicy;
 use tokenrouter_engine::routing::registry::{self, SystemView};
+use tokenrouter_engine::routing::{BatchView, Candidate, Decision, RoutingPolicy, Row};
 use tokenrouter_engine::runner::EmulatedModel;
 use tokenrouter_engine::scheduler::{CoreConfig, ThresholdTable};
 use tokenrouter_engine::simulation::{LinkDelay, Outcome, Simulator};
@@ -33,6 +33,7 @@ struct Scenario {
     blocks: usize,
     latencies: Vec<u32>,
     prefix_cache: bool,
+    handoff_resume: bool,
     delay_us: u64,
     jitter_us: u64,
     /// Arrival in microseconds, prompt length, output length, cancellation after microseconds.
@@ -42,11 +43,12 @@ struct Scenario {
 
 fn scenarios() -> impl Strategy<Value = Scenario> {
     let request = (0u32..60_000, 1usize..40, 1usize..25, prop::option::weighted(0.3, 0u32..120_000));
-    let shape = (2usize..4, 0usize..9, prop::collection::vec(1u32..6, 3), 1usize..9, 1usize..9, 1usize..30);
-    let costs = (prop::collection::vec(1u32..40, 3), any::<bool>(), 0u64..2000, 0u64..4000, 17usize..200, any::<u64>());
+    let shape = (2usize..4, 0usize..10, prop::collection::vec(1u32..6, 3), 1usize..9, 1usize..9, 1usize..30);
+    let costs =
+        (prop::collection::vec(1u32..40, 3), any::<[bool; 2]>(), 0u64..2000, 0u64..4000, 17usize..200, any::<u64>());
     (shape, costs, prop::collection::vec(request, 1..14)).prop_map(|(shape, costs, requests)| {
         let (models, method, thresholds, max_active, max_batch, step_tokens) = shape;
-        let (latencies, prefix_cache, delay_us, jitter_us, blocks, seed) = costs;
+        let (latencies, [prefix_cache, handoff_resume], delay_us, jitter_us, blocks, seed) = costs;
         // Only a mixture knows more than two models.
         let models = if method == 0 { models } else { 2 };
         Scenario {
@@ -59,12 +61,31 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
             blocks,
             latencies: latencies[..models].to_vec(),
             prefix_cache,
+            handoff_resume,
             delay_us,
             jitter_us,
             requests,
             seed,
         }
     })
+}
+
+/// Every third position goes back and forth before anybody writes it.
+#[derive(Debug)]
+struct PingPong;
+
+impl RoutingPolicy for PingPong {
+    fn route(&self, batch: &mut BatchView<'_>) {
+        batch.decide(|row, _| {
+            let drops = row.state.get::<u32>();
+            *drops = if row.position % 3 == 1 && *drops < 4 { *drops + 1 } else { 0 };
+            if *drops > 0 { Decision::Switch(1 - row.model) } else { Decision::Stay }
+        });
+    }
+
+    fn send(&self, _row: &mut Row, _to: usize) -> Candidate {
+        Candidate::Drop
+    }
 }
 
 fn policy(scenario: &Scenario) -> Arc<dyn RoutingPolicy> {
@@ -81,6 +102,7 @@ fn policy(scenario: &Scenario) -> Arc<dyn RoutingPolicy> {
                                                 "max_answer_tokens": 6, "probe": "discard"}),
         ),
         7 => RoutingConfig::new("glimp", json!({"entropy_threshold": 0.9, "max_step_tokens": 5, "probe": "keep"})),
+        9 => return Arc::new(PingPong),
         _ => RoutingConfig::new(
             "rule",
             json!({"rules": {
@@ -145,6 +167,7 @@ fn simulate(scenario: &Scenario) -> Simulator {
             admission_blocks: scenario.blocks,
             block_size: BLOCK,
             prefix_cache: scenario.prefix_cache,
+            handoff_resume: scenario.handoff_resume,
             eos: vec![EOS],
             texts: Some(texts()),
         })
@@ -228,6 +251,7 @@ fn a_request_that_can_never_fit_is_refused_and_the_next_one_served() {
         blocks: 17,
         latencies: vec![5, 20],
         prefix_cache: false,
+        handoff_resume: true,
         delay_us: 0,
         jitter_us: 0,
         requests: vec![(0, 30, 24, None), (1, 39, 24, None), (2, 60, 24, None), (3, 3, 5, None)],
@@ -255,6 +279,7 @@ fn throughput_in_virtual_time_equals_the_chain_in_closed_form_cases() {
         blocks: 64,
         latencies: vec![6, 28],
         prefix_cache: false,
+        handoff_resume: true,
         delay_us: 0,
         jitter_us: 0,
         requests: vec![(0, 5, 24, None); 12],

@@ -44,6 +44,7 @@ impl Ring {
             admission_blocks: blocks,
             block_size: 16,
             prefix_cache: true,
+            handoff_resume: true,
             eos: vec![2],
             texts: None,
         };

@@ -156,6 +156,7 @@ pub(super) fn virtual_time(
         admission_blocks: blocks,
         block_size,
         prefix_cache: false,
+        handoff_resume: config.system.handoff_resume,
         eos: Vec::new(),
         texts: None,
     };

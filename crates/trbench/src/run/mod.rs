@@ -43,7 +43,8 @@ pub struct RunArgs {
     /// A calibration of this system (`trbench calibrate`): thresholds of `config` and `delayed` are computed from it.
     #[arg(long, env = "TRBENCH_CALIBRATION", conflicts_with = "endpoint")]
     pub calibration: Option<PathBuf>,
-    /// Systems to run: `config` (as configured), `delayed`, `async` (all thresholds 1), `single:MODEL`; a comma list.
+    /// Systems to run: `config` (as configured), `delayed`, `async` (all thresholds 1), `async-no-resume`,
+    /// `single:MODEL`; a comma list.
     #[arg(long, env = "TRBENCH_SYSTEM", value_delimiter = ',', default_value = "config")]
     pub system: Vec<System>,
     /// Requests kept in flight (closed loop); a comma list runs one after the other.

@@ -15,6 +15,8 @@ pub enum System {
     Delayed,
     /// Asynchronous subservers with handoff-resume, launching eagerly.
     Async,
+    /// `Async` without handoff-resume: a request that returns is matched again like a new one.
+    AsyncNoResume,
     /// One model, no routing.
     Single(String),
 }
@@ -27,7 +29,8 @@ impl std::str::FromStr for System {
             None if text == "config" => Ok(Self::Config),
             None if text == "delayed" => Ok(Self::Delayed),
             None if text == "async" => Ok(Self::Async),
-            _ => Err("expected `config`, `delayed`, `async` or `single:MODEL`".into()),
+            None if text == "async-no-resume" => Ok(Self::AsyncNoResume),
+            _ => Err("expected `config`, `delayed`, `async`, `async-no-resume` or `single:MODEL`".into()),
         }
     }
 }
@@ -38,6 +41,7 @@ impl std::fmt::Display for System {
             Self::Config => f.write_str("config"),
             Self::Delayed => f.write_str("delayed"),
             Self::Async => f.write_str("async"),
+            Self::AsyncNoResume => f.write_str("async-no-resume"),
             Self::Single(model) => write!(f, "single:{model}"),
         }
     }
@@ -51,6 +55,10 @@ impl System {
         match self {
             Self::Config => {}
             Self::Async => config.batching.thresholds = ThresholdConfig::Eager,
+            Self::AsyncNoResume => {
+                config.batching.thresholds = ThresholdConfig::Eager;
+                config.system.handoff_resume = false;
+            }
             Self::Delayed => {
                 if config.batching.thresholds == ThresholdConfig::Eager {
                     return Err("system `delayed` needs `batching.thresholds`, which is `eager`".into());
@@ -79,7 +87,7 @@ mod tests {
 
     #[test]
     fn names_round_trip_and_bad_ones_are_refused() {
-        for name in ["config", "delayed", "async", "single:large"] {
+        for name in ["config", "delayed", "async", "async-no-resume", "single:large"] {
             assert_eq!(name.parse::<System>().expect("valid").to_string(), name);
         }
         assert!("single:".parse::<System>().is_err());
