@@ -1,7 +1,10 @@
 //! The engine: loads models, starts one subserver per model, takes requests, gives out token streams.
 
 mod launch;
+mod stream;
 mod thresholds;
+
+pub use stream::TokenStream;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -12,13 +15,13 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, ExecutionConfig};
+use crate::driver::{Inbound, Shared, Streams, Survivors};
 use crate::model::ModelError;
 use crate::profile::{Recorder, Span};
-use crate::request::{CommittedToken, FinishReason, ModelIndex, Request, RequestId, RequestStats, StreamEvent};
+use crate::request::{ModelIndex, Request, RequestId};
 use crate::routing::registry::{self, BuiltPolicy, SystemView};
 use crate::scheduler::{Event, MAX_FRUITLESS, ModelStats};
-use crate::subserver::{Inbound, Shared, Streams};
 use crate::tokenizer::TextCodec;
 
 /// An engine could not be launched.
@@ -98,13 +101,15 @@ struct Inner {
     vocab: usize,
     token_limit: usize,
     has_texts: bool,
+    /// Present when clients take requests from model to model (`system.execution: standard`).
+    survivors: Option<Arc<Survivors>>,
 }
 
 impl Inner {
-    /// Never blocks for long: the entry's inbox has room for every open request.
-    fn tell_entry(&self, event: Event) {
+    /// Never blocks for long: the inbox has room for every open request.
+    fn tell(&self, model: ModelIndex, event: Event) {
         let mut inbound = Inbound::Event(event);
-        while let Err(TrySendError::Full(back)) = self.inboxes[self.entry].try_send(inbound) {
+        while let Err(TrySendError::Full(back)) = self.inboxes[model].try_send(inbound) {
             inbound = back;
             std::thread::yield_now();
         }
@@ -126,6 +131,10 @@ pub struct LaunchInfo {
     pub models: Vec<String>,
     /// Thresholds at `max_active` requests.
     pub thresholds: Vec<u32>,
+    /// Who steps the models.
+    pub execution: ExecutionConfig,
+    /// Whether KV blocks stay for the return of a request.
+    pub handoff_resume: bool,
     /// Tokens that each model's KV cache holds.
     pub kv_tokens: usize,
     /// Most tokens of one request, prompt and output.
@@ -161,12 +170,13 @@ impl Engine {
         let steps = if request.trace { request.sampling.max_tokens * (MAX_FRUITLESS as usize + 1) } else { 0 };
         let (sender, receiver) = mpsc::channel(request.sampling.max_tokens + steps + 1);
         inner.streams.insert(id, sender);
-        inner.tell_entry(Event::ClientRequest(id, Arc::new(request)));
+        let hops = inner.survivors.is_some().then(|| stream::Hops::new(&request, inner.entry));
+        inner.tell(inner.entry, Event::ClientRequest(id, Arc::new(request)));
         if !inner.healthy.load(Ordering::Acquire) {
             inner.streams.remove(id);
             return Err(SubmitError::ShuttingDown);
         }
-        Ok(TokenStream { id, receiver, inner: Arc::clone(inner), finished: false })
+        Ok(TokenStream::new(id, receiver, Arc::clone(inner), hops))
     }
 
     fn check(&self, mut request: Request) -> Result<Request, SubmitError> {
@@ -186,16 +196,31 @@ impl Engine {
         if !sampling.stop.is_empty() && !inner.has_texts {
             return Err(SubmitError::Invalid("`stop` needs text, and emulated models write none".into()));
         }
-        if request.prompt.len() >= inner.token_limit {
-            return Err(SubmitError::TooLong { prompt: request.prompt.len(), limit: inner.token_limit });
+        if request.resumed >= request.prompt.len().min(sampling.max_tokens) {
+            return Err(SubmitError::Invalid(format!(
+                "`resumed` is {}, it must be below the {} tokens of the prompt and below `max_tokens` of {}",
+                request.resumed,
+                request.prompt.len(),
+                sampling.max_tokens
+            )));
         }
-        sampling.max_tokens = sampling.max_tokens.min(inner.token_limit - request.prompt.len());
+        let prompt = request.prompt.len() - request.resumed;
+        if request.prompt.len() >= inner.token_limit {
+            return Err(SubmitError::TooLong { prompt, limit: inner.token_limit });
+        }
+        sampling.max_tokens = sampling.max_tokens.min(inner.token_limit - prompt);
         Ok(request)
     }
 
     /// Cancels a request by id.
     pub fn abort(&self, id: RequestId) {
-        self.inner.tell_entry(Event::Cancel(id));
+        let inner = &self.inner;
+        if inner.survivors.is_none() {
+            return inner.tell(inner.entry, Event::Cancel(id));
+        }
+        // Marked first: a request that is between two models is cancelled where it arrives.
+        inner.streams.abort(id);
+        (0..inner.inboxes.len()).for_each(|model| inner.tell(model, Event::Cancel(id)));
     }
 
     /// Takes no new requests and waits for the open ones; returns whether all ended in time.
@@ -269,64 +294,5 @@ impl Drop for Engine {
             let _reported_already = thread.join();
         }
         self.inner.streams.fail_all("the engine has stopped");
-    }
-}
-
-/// The committed tokens of one request, in order, then its end. Dropping it cancels the request.
-pub struct TokenStream {
-    id: RequestId,
-    receiver: mpsc::Receiver<StreamEvent>,
-    inner: Arc<Inner>,
-    finished: bool,
-}
-
-impl std::fmt::Debug for TokenStream {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TokenStream").field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
-impl TokenStream {
-    /// The request's id, for [`Engine::abort`].
-    pub fn id(&self) -> RequestId {
-        self.id
-    }
-
-    /// The next event, or `None` after the end.
-    pub async fn next(&mut self) -> Option<StreamEvent> {
-        let event = self.receiver.recv().await;
-        self.note(event)
-    }
-
-    /// The next event, or `None` after the end. Not for use inside an async runtime.
-    pub fn blocking_next(&mut self) -> Option<StreamEvent> {
-        let event = self.receiver.blocking_recv();
-        self.note(event)
-    }
-
-    fn note(&mut self, event: Option<StreamEvent>) -> Option<StreamEvent> {
-        self.finished |= matches!(event, None | Some(StreamEvent::Finished(..)));
-        event
-    }
-
-    /// All tokens and the end. Not for use inside an async runtime.
-    pub fn collect_blocking(mut self) -> (Vec<CommittedToken>, FinishReason, RequestStats) {
-        let mut tokens = Vec::new();
-        while let Some(event) = self.blocking_next() {
-            match event {
-                StreamEvent::Step(_) => {}
-                StreamEvent::Token(token) => tokens.push(token),
-                StreamEvent::Finished(reason, stats) => return (tokens, reason, stats),
-            }
-        }
-        (tokens, FinishReason::Error("the engine has stopped".into()), RequestStats::default())
-    }
-}
-
-impl Drop for TokenStream {
-    fn drop(&mut self) {
-        if !self.finished {
-            self.inner.tell_entry(Event::Cancel(self.id));
-        }
     }
 }

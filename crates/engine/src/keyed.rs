@@ -12,6 +12,8 @@ pub enum Purpose {
     EmulatedToken = 3,
     /// Prompts of a random workload.
     Workload = 4,
+    /// Gaps between arrivals.
+    Arrival = 5,
 }
 
 /// SplitMix64's finaliser (Steele, Lea, Flood 2014): a bijection whose output bits all depend on all input bits.

@@ -9,6 +9,7 @@
 pub struct WriteARoutingMethod;
 
 pub mod config;
+mod driver;
 mod engine;
 pub mod keyed;
 pub mod kv;
@@ -21,7 +22,6 @@ pub mod runner;
 pub mod scheduler;
 pub mod server;
 pub mod simulation;
-mod subserver;
 pub mod tokenizer;
 
 pub use config::Config;

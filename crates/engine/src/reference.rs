@@ -50,7 +50,7 @@ pub fn generate(
             seed: request.sampling.seed,
             key: request.key,
             model: at,
-            prompt_tokens: request.prompt.len(),
+            prompt_tokens: request.prompt_tokens(),
             position: committed.len(),
             candidate: output.tokens[0],
             visit_steps,
@@ -73,7 +73,7 @@ pub fn generate(
             log.push(row.candidate);
             visit_tokens += 1;
             committed.push(CommittedToken { id: row.candidate, origin: at });
-            if let Some(reason) = request.sampling.finish_after(&log[request.prompt.len()..], eos, texts) {
+            if let Some(reason) = request.sampling.finish_after(&log[request.prompt_tokens()..], eos, texts) {
                 return Ok((committed, reason));
             }
             if row.decision == Decision::Finish {

@@ -148,12 +148,25 @@ pub struct Request {
     pub key: u64,
     /// Whether every step is reported ([`StreamEvent::Step`]).
     pub trace: bool,
+    /// The last tokens of `prompt` that were committed before, when another engine has begun this request. Positions,
+    /// and with them draws and limits, count from the first of them.
+    pub resumed: usize,
 }
 
 impl Request {
     /// A request without a trace.
     pub fn new(prompt: Vec<u32>, sampling: SamplingParams, key: u64) -> Self {
-        Self { prompt, sampling, key, trace: false }
+        Self { prompt, sampling, key, trace: false, resumed: 0 }
+    }
+
+    /// Tokens of the prompt without those that were committed before.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt.len() - self.resumed
+    }
+
+    /// Most tokens that the request may have, prompt and output.
+    pub fn most_tokens(&self) -> usize {
+        self.prompt_tokens() + self.sampling.max_tokens
     }
 }
 
@@ -175,6 +188,8 @@ pub enum FinishReason {
     Length,
     /// The client went away or asked for it.
     Cancelled,
+    /// The request goes on at this model as a new one (`system.execution: standard`). Clients never see it.
+    Moved(ModelIndex),
     /// Something failed; the text says what.
     Error(String),
 }
@@ -186,6 +201,7 @@ impl FinishReason {
             Self::Stop => "stop",
             Self::Length => "length",
             Self::Cancelled => "cancelled",
+            Self::Moved(_) => "moved",
             Self::Error(_) => "error",
         }
     }
@@ -208,6 +224,17 @@ impl RequestStats {
     /// Committed tokens.
     pub fn tokens(&self) -> u64 {
         self.tokens_by_model.iter().sum()
+    }
+
+    /// Adds what a later part of the same request did.
+    pub(crate) fn add(&mut self, later: &Self) {
+        self.tokens_by_model.resize(self.tokens_by_model.len().max(later.tokens_by_model.len()), 0);
+        for (sum, tokens) in self.tokens_by_model.iter_mut().zip(&later.tokens_by_model) {
+            *sum += tokens;
+        }
+        self.handoffs += later.handoffs;
+        self.queue_wait += later.queue_wait;
+        self.admission_wait += later.admission_wait;
     }
 }
 

@@ -151,6 +151,11 @@ pub struct SystemConfig {
     /// Whose chat template renders conversations. `shared`: all models must have the same one. `entry`: that of the
     /// entry model, whatever the others have.
     pub chat_template: ChatTemplateConfig,
+    /// Who steps the models. `async`: each has its own thread and launches by itself. `lockstep`: one thread steps all of
+    /// them in rounds, so that requests wait for the slowest. `standard`: engines that know nothing of each other, and a
+    /// client that sends every handoff as a new request with the committed tokens in its prompt. The last two are for
+    /// comparison and launch eagerly.
+    pub execution: ExecutionConfig,
     /// Whether a request that goes to another model keeps its KV blocks for the return. If not, it leaves them to the
     /// prefix cache and is matched again like a new one, to measure what that costs.
     pub handoff_resume: bool,
@@ -167,6 +172,19 @@ pub enum ChatTemplateConfig {
     Shared,
     /// That of the entry model.
     Entry,
+}
+
+/// Who steps the models.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ExecutionConfig {
+    /// Every model by itself.
+    #[default]
+    Async,
+    /// One thread, in rounds.
+    Lockstep,
+    /// Engines of one model each, and a client that hops.
+    Standard,
 }
 
 /// When a subserver launches a batch.
@@ -281,6 +299,7 @@ impl Default for SystemConfig {
             max_queued: 256,
             max_tokens_per_request: 0,
             chat_template: ChatTemplateConfig::Shared,
+            execution: ExecutionConfig::Async,
             handoff_resume: true,
             profile: false,
         }
@@ -390,6 +409,13 @@ impl Config {
         }
         match &batching.thresholds {
             ThresholdConfig::Eager => Ok(()),
+            _ if self.system.execution != ExecutionConfig::Async => Err((
+                "execution",
+                format!(
+                    "`system.execution` is `{}`, which launches eagerly: `batching.thresholds` must be `eager`",
+                    format!("{:?}", self.system.execution).to_lowercase()
+                ),
+            )),
             ThresholdConfig::Auto => Ok(()),
             ThresholdConfig::Fixed(vector) => {
                 crate::scheduler::check_thresholds(vector, self.models.len(), self.system.max_active)

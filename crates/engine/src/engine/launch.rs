@@ -1,17 +1,19 @@
 //! From a configuration to running subservers.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use candle_core::Device;
 use tokenrouter_kernels::Pool;
 
 use super::{Engine, EngineError, Inner, LaunchInfo, thresholds};
-use crate::config::{ChatTemplateConfig, Config, DeviceConfig, EmulatedConfig, KvDtypeConfig, ModelConfig, RunnerKind};
+use crate::config::{
+    ChatTemplateConfig, Config, DeviceConfig, EmulatedConfig, ExecutionConfig, KvDtypeConfig, ModelConfig, RunnerKind,
+};
+use crate::driver::{Inbound, Lockstep, Shared, Station, Streams, Subserver, Survivors};
 use crate::model::{Decoder, ModelError, ModelFiles};
 use crate::profile::Recorder;
 use crate::routing::RoutingPolicy;
@@ -19,8 +21,7 @@ use crate::routing::registry::{BuiltPolicy, SystemView};
 use crate::runner::{
     CandleRunner, EmulatedModel, EmulatedRunner, ModelRunner, NativeRunner, RunnerOptions, missing_signal,
 };
-use crate::scheduler::{Core, CoreConfig};
-use crate::subserver::{Inbound, Shared, Streams, Subserver};
+use crate::scheduler::{Core, CoreConfig, ThresholdTable};
 use crate::tokenizer::{TextCodec, TokenTexts};
 
 /// Vocabulary of emulated models.
@@ -69,104 +70,137 @@ pub(super) fn launch(config: &Config, make_policy: MakePolicy<'_>) -> Result<Eng
         limit => limit.min(common.context).min(kv_blocks * block_size),
     };
     let thresholds = Arc::new(thresholds::table(config, &*policy)?);
-    let (threads, mut warnings) = divide_threads(config);
+    let (threads, warnings) = divide_threads(config);
     let options = runner_options(config, &*policy, &common, (kv_blocks, block_size))?;
     let runners = load_runners(config, files, &options, &threads)?;
-    let max_active = config.system.max_active;
+    let info = launch_info(config, &thresholds, (&threads, warnings), (kv_blocks * block_size, token_limit));
+    let survivors =
+        (config.system.execution == ExecutionConfig::Standard).then(|| Arc::new(Survivors::new(policy.clone())));
+    let policy = survivors.clone().map_or(policy, |survivors| survivors);
+    let core = |model| core_config(config, model, (&common, &thresholds, kv_blocks));
+    let cores = (0..names.len()).map(|model| Core::new(core(model), Arc::clone(&policy)));
     let streams = Arc::new(Streams::default());
     let healthy = Arc::new(AtomicBool::new(true));
-    let capacity = INBOX_PER_REQUEST * (max_active + config.system.max_queued) + INBOX_EXTRA;
-    let (senders, receivers): (Vec<_>, Vec<_>) = names.iter().map(|_| sync_channel::<Inbound>(capacity)).unzip();
     let epoch = Instant::now();
-    let mut engine_threads = Vec::new();
-    let mut shared_states = Vec::new();
-    for (model, (runner, inbox)) in runners.into_iter().zip(receivers).enumerate() {
-        let settings = &config.models[model];
-        let core = Core::new(
-            CoreConfig {
-                model,
-                models: names.len(),
-                entry: view.entry,
-                max_active,
-                max_batch: if settings.max_batch == 0 { max_active } else { settings.max_batch },
-                max_step_tokens: settings.scheduler.max_step_tokens,
-                max_wait: Duration::from_secs_f64(config.batching.max_wait_ms / 1e3),
-                thresholds: Arc::clone(&thresholds),
-                kv_blocks,
-                admission_blocks: kv_blocks,
-                block_size,
-                prefix_cache: config.kv.prefix_cache,
-                handoff_resume: config.system.handoff_resume,
-                eos: common.eos.clone(),
-                texts: common.texts.clone(),
-            },
-            Arc::clone(&policy),
-        );
-        let recorder = config.system.profile.then(Recorder::default);
-        let shared = Arc::new(Shared { recorder, ..Shared::default() });
-        shared_states.push(Arc::clone(&shared));
-        let subserver = Subserver {
-            model,
-            core,
-            runner,
-            inbox,
-            peers: senders.clone(),
-            streams: Arc::clone(&streams),
-            shared,
-            outbox: names.iter().map(|_| VecDeque::new()).collect(),
-            epoch,
-        };
-        engine_threads.push(spawn(subserver, &names[model], &streams, &healthy)?);
-    }
-    if config.is_emulated() {
-        warnings.push("emulated: latency profiles stand in for the models".into());
-    }
-    let info = LaunchInfo {
-        models: config
-            .models
-            .iter()
-            .zip(&threads)
-            .map(|((name, model), threads)| describe(name, model, *threads))
-            .collect(),
-        thresholds: thresholds.row(max_active),
-        kv_tokens: kv_blocks * block_size,
-        token_limit,
-        emulated: config.is_emulated(),
-        warnings,
-    };
+    let recorder = || config.system.profile.then(Recorder::default);
+    let shared: Vec<_> = names.iter().map(|_| Arc::new(Shared { recorder: recorder(), ..Shared::default() })).collect();
+    let stations = cores.zip(runners).zip(&shared).enumerate().map(|(model, ((core, runner), shared))| {
+        let ends = (Arc::clone(&streams), Arc::clone(shared));
+        Station::new((model, names.len()), core, runner, ends, epoch)
+    });
+    let (inboxes, engine_threads) = start(config, stations.collect(), &streams, &healthy)?;
     let inner = Inner {
         names,
         entry: view.entry,
-        inboxes: senders,
+        inboxes,
         streams,
-        shared: shared_states,
+        shared,
         next_id: AtomicU64::new(0),
         accepting: AtomicBool::new(true),
         healthy,
-        max_open: max_active + config.system.max_queued,
+        max_open: config.system.max_active + config.system.max_queued,
         vocab: common.vocab,
         token_limit,
         has_texts: common.texts.is_some(),
+        survivors,
     };
     Ok(Engine { inner: Arc::new(inner), threads: engine_threads, text: common.text, info })
 }
 
-fn spawn(
-    subserver: Subserver,
-    name: &str,
+fn core_config(
+    config: &Config,
+    model: usize,
+    (common, thresholds, kv_blocks): (&Common, &Arc<ThresholdTable>, usize),
+) -> CoreConfig {
+    let settings = &config.models[model];
+    let max_active = config.system.max_active;
+    let alone = config.system.execution == ExecutionConfig::Standard;
+    CoreConfig {
+        model,
+        models: config.models.len(),
+        entry: if alone { model } else { config.entry_index() },
+        max_active,
+        max_batch: if settings.max_batch == 0 { max_active } else { settings.max_batch },
+        max_step_tokens: settings.scheduler.max_step_tokens,
+        max_wait: Duration::from_secs_f64(config.batching.max_wait_ms / 1e3),
+        thresholds: Arc::clone(thresholds),
+        kv_blocks,
+        admission_blocks: kv_blocks,
+        block_size: config.kv.block_size,
+        prefix_cache: config.kv.prefix_cache,
+        handoff_resume: config.system.handoff_resume,
+        alone,
+        eos: common.eos.clone(),
+        texts: common.texts.clone(),
+    }
+}
+
+/// Inboxes by model, and threads.
+type Started = (Vec<SyncSender<Inbound>>, Vec<std::thread::JoinHandle<()>>);
+
+/// Starts the threads that drive the stations.
+fn start(
+    config: &Config,
+    stations: Vec<Station>,
     streams: &Arc<Streams>,
     healthy: &Arc<AtomicBool>,
+) -> Result<Started, EngineError> {
+    let capacity = INBOX_PER_REQUEST * (config.system.max_active + config.system.max_queued) + INBOX_EXTRA;
+    let watch = (streams, healthy);
+    if config.system.execution == ExecutionConfig::Lockstep {
+        let (sender, inbox) = sync_channel(capacity);
+        let inboxes = vec![sender; stations.len()];
+        let lockstep = Lockstep { stations, entry: config.entry_index(), inbox };
+        return Ok((inboxes, vec![spawn("lockstep", move || lockstep.run(), watch)?]));
+    }
+    let (inboxes, receivers): (Vec<_>, Vec<_>) = stations.iter().map(|_| sync_channel(capacity)).unzip();
+    let alone = config.system.execution == ExecutionConfig::Standard;
+    let peers = if alone { Vec::new() } else { inboxes.clone() };
+    let threads = stations.into_iter().zip(receivers).zip(config.models.keys());
+    let threads = threads.map(|((station, inbox), name)| {
+        let subserver = Subserver { station, inbox, peers: peers.clone() };
+        spawn(name, move || subserver.run(), watch)
+    });
+    Ok((inboxes, threads.collect::<Result<_, _>>()?))
+}
+
+fn spawn(
+    name: &str,
+    body: impl FnOnce() + Send + 'static,
+    (streams, healthy): (&Arc<Streams>, &Arc<AtomicBool>),
 ) -> Result<std::thread::JoinHandle<()>, EngineError> {
     let (streams, healthy, label) = (Arc::clone(streams), Arc::clone(healthy), name.to_owned());
     let body = move || {
         // A bug in a scheduler must not leave clients waiting for ever.
-        if catch_unwind(AssertUnwindSafe(|| subserver.run())).is_err() {
+        if catch_unwind(AssertUnwindSafe(body)).is_err() {
             healthy.store(false, Ordering::Release);
             streams.fail_all(&format!("the subserver of model `{label}` failed"));
         }
     };
     let builder = std::thread::Builder::new().name(format!("subserver-{name}"));
     builder.spawn(body).map_err(|error| EngineError::Thread(error.to_string()))
+}
+
+fn launch_info(
+    config: &Config,
+    thresholds: &ThresholdTable,
+    (threads, mut warnings): (&[usize], Vec<String>),
+    (kv_tokens, token_limit): (usize, usize),
+) -> LaunchInfo {
+    if config.is_emulated() {
+        warnings.push("emulated: latency profiles stand in for the models".into());
+    }
+    let models = config.models.iter().zip(threads);
+    LaunchInfo {
+        models: models.map(|((name, model), threads)| describe(name, model, *threads)).collect(),
+        thresholds: thresholds.row(config.system.max_active),
+        execution: config.system.execution,
+        handoff_resume: config.system.handoff_resume,
+        kv_tokens,
+        token_limit,
+        emulated: config.is_emulated(),
+        warnings,
+    }
 }
 
 fn describe(name: &str, model: &ModelConfig, threads: usize) -> String {

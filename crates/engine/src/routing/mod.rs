@@ -18,6 +18,7 @@ mod r2r;
 
 mod random;
 pub mod registry;
+pub mod replay;
 mod rstitch;
 mod rule;
 mod scored;
@@ -83,6 +84,11 @@ impl<'a> BatchView<'a> {
 
     /// The rows.
     pub fn rows(&self) -> &[Row] {
+        self.rows
+    }
+
+    /// The rows, for a policy that wraps another one.
+    pub fn rows_mut(&mut self) -> &mut [Row] {
         self.rows
     }
 

@@ -63,7 +63,7 @@ impl Sampler {
             }
         }
         if params.has_penalties() {
-            self.penalise(logits, history, request.prompt.len(), params);
+            self.penalise(logits, history, request.prompt_tokens(), params);
             changed = true;
         }
         if params.temperature <= 0.0 || params.top_k == 1 {
@@ -202,7 +202,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn request(sampling: SamplingParams) -> Request {
-        Request { prompt: vec![1], sampling: SamplingParams { seed: 11, ..sampling }, key: 5, trace: false }
+        Request::new(vec![1], SamplingParams { seed: 11, ..sampling }, 5)
     }
 
     fn pick(logits: &[f32], request: &Request, position: usize, history: &[u32]) -> u32 {

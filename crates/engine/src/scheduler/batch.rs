@@ -26,7 +26,7 @@ pub struct Row {
 impl Row {
     /// Index in the committed stream of the token that the row's logits predict.
     pub fn position(&self) -> usize {
-        self.start + self.tokens.len() - self.request.prompt.len()
+        self.start + self.tokens.len() - self.request.prompt_tokens()
     }
 }
 

@@ -45,6 +45,9 @@ pub struct CoreConfig {
     pub prefix_cache: bool,
     /// Whether a request that goes to a peer keeps its blocks here for the return.
     pub handoff_resume: bool,
+    /// Whether this model knows nothing of the others: a request that switches ends here
+    /// ([`FinishReason::Moved`]), and its client takes it on. This model is then its own `entry`.
+    pub alone: bool,
     /// Token ids that end a sequence.
     pub eos: Vec<u32>,
     /// Text of every token, for stop texts; absent when the models are emulated.
@@ -282,7 +285,7 @@ impl Core {
             seed: row.request.sampling.seed,
             key: row.request.key,
             model: self.config.model,
-            prompt_tokens: row.request.prompt.len(),
+            prompt_tokens: row.request.prompt_tokens(),
             position: row.position(),
             candidate: token,
             visit_steps: sequence.visit_steps,
@@ -381,7 +384,10 @@ impl Core {
             }
             (None, Some(to)) => {
                 self.stats.record_transition(to, commit);
-                if to != here {
+                if to != here && self.config.alone {
+                    self.stats.record_run(view.visit_steps + 1);
+                    self.finish(now, id, FinishReason::Moved(to), actions);
+                } else if to != here {
                     self.hand_off(id, to, actions);
                 } else {
                     if !commit {
@@ -416,7 +422,7 @@ impl Core {
         sequence.stats.tokens_by_model[self.config.model] += 1;
         sequence.visit_tokens += 1;
         let request = &sequence.request;
-        let committed = &sequence.log[request.prompt.len()..];
+        let committed = &sequence.log[request.prompt_tokens()..];
         request.sampling.finish_after(committed, &self.config.eos, self.config.texts.as_deref())
     }
 
@@ -461,7 +467,7 @@ impl Sequence {
 
     /// A request that has just arrived, with nothing computed.
     pub(super) fn new(request: Arc<Request>, models: usize, kv: &BlockPool, now: Duration) -> Self {
-        let most = request.prompt.len() + request.sampling.max_tokens;
+        let most = request.most_tokens();
         Self {
             log: {
                 // Room for the whole request: the log must not move while it decodes.

@@ -51,7 +51,8 @@ impl Core {
         self.drop_sequence(id);
         self.reserved -= need;
         self.set_active(self.active.count - 1);
-        for peer in (0..self.config.models).filter(|peer| *peer != self.config.model) {
+        let peers = if self.config.alone { 0 } else { self.config.models };
+        for peer in (0..peers).filter(|peer| *peer != self.config.model) {
             actions.push(self.send(peer, PeerBody::Close(id)));
         }
         actions.push(Action::Finish(id, reason, stats));
@@ -74,7 +75,7 @@ impl Core {
     /// Blocks that a request may come to need at any model: it is admitted only when all of them are free everywhere,
     /// so that no admitted request ever runs out of memory.
     fn reservation(&self, request: &Request) -> usize {
-        self.kv.blocks_for(request.prompt.len() + request.sampling.max_tokens)
+        self.kv.blocks_for(request.most_tokens())
     }
 
     /// Entry only: admits waiting requests in order while there is room.
@@ -89,8 +90,7 @@ impl Core {
             }
             let Some((id, request, arrived)) = self.queue.pop_front() else { return };
             if !possible {
-                let (tokens, blocks) =
-                    (request.prompt.len() + request.sampling.max_tokens, self.config.admission_blocks);
+                let (tokens, blocks) = (request.most_tokens(), self.config.admission_blocks);
                 let message = format!(
                     "{id} may need {tokens} tokens of KV cache, which holds {}",
                     blocks * self.config.block_size

@@ -180,7 +180,7 @@ pub(super) async fn completions(
     // A given seed makes an answer repeatable; without one, equal requests draw differently.
     let key = if body.seeded { 0 } else { app.requests.fetch_add(1, Ordering::Relaxed) + 1 };
     let decoder = text.stream(&body.sampling.stop);
-    let stream = engine.generate(Request { prompt, sampling: body.sampling, key, trace: body.trace })?;
+    let stream = engine.generate(Request { trace: body.trace, ..Request::new(prompt, body.sampling, key) })?;
     let answer = Answer {
         id: format!("chatcmpl-{}", stream.id().0),
         created: unix_time(),

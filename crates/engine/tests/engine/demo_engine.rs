@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use candle_core::Device;
 use serde_json::{Value, json};
-use tokenrouter_engine::config::{Config, ModelConfig, RoutingConfig, RunnerKind, ThresholdConfig, WeightDtype};
+use tokenrouter_engine::config::{
+    Config, ExecutionConfig, ModelConfig, RoutingConfig, RunnerKind, ThresholdConfig, WeightDtype,
+};
 use tokenrouter_engine::model::{Decoder, ModelFiles};
 use tokenrouter_engine::reference::{self, ReferenceModel};
 use tokenrouter_engine::routing::SignalNeeds;
@@ -191,6 +193,27 @@ fn greedy_output_equals_the_reference_loop() {
     }
 }
 
+/// Rounds of all models, and single engines with a client that hops, do the same work: also for methods that keep a state.
+#[test]
+fn other_executions_reproduce_the_reference_loop() {
+    let requests = requests(4, MAX_TOKENS);
+    for (routing, form) in methods().into_iter().take(6) {
+        let mut config = config(&routing, RunnerKind::Native);
+        let want = expected(&config, &requests);
+        config.batching.thresholds = ThresholdConfig::Eager;
+        for execution in [ExecutionConfig::Lockstep, ExecutionConfig::Standard] {
+            config.system.execution = execution;
+            let engine = Engine::launch(&config).expect("launches");
+            let streams: Vec<_> = requests.iter().map(|r| engine.generate(r.clone()).expect("taken")).collect();
+            for (stream, want) in streams.into_iter().zip(&want) {
+                let (tokens, reason, _) = stream.collect_blocking();
+                assert_eq!((&tokens, &reason), (&want.0, &want.1), "{}, {execution:?}", routing.method);
+            }
+            check_form(form, &engine.stats().models, &routing.method);
+        }
+    }
+}
+
 /// Sampling, penalties and stop texts act on the committed stream, whoever writes it.
 #[test]
 fn sampled_output_equals_the_reference_loop() {
@@ -212,12 +235,18 @@ fn sampled_output_equals_the_reference_loop() {
     let mut config = config(&methods()[1].0, RunnerKind::Native);
     let want = expected(&config, &requests);
     assert!(want.iter().any(|(_, reason)| *reason == FinishReason::Stop), "no stop text was met: {want:?}");
-    config.batching.thresholds = ThresholdConfig::Fixed(vec![1, 3]);
-    let engine = Engine::launch(&config).expect("launches");
-    let streams: Vec<_> = requests.iter().map(|request| engine.generate(request.clone()).expect("taken")).collect();
-    for (stream, want) in streams.into_iter().zip(want) {
-        let (tokens, reason, _) = stream.collect_blocking();
-        assert_eq!((tokens, reason), want);
+    let delayed = ThresholdConfig::Fixed(vec![1, 3]);
+    for (thresholds, execution) in
+        [(delayed, ExecutionConfig::Async), (ThresholdConfig::Eager, ExecutionConfig::Standard)]
+    {
+        config.batching.thresholds = thresholds;
+        config.system.execution = execution;
+        let engine = Engine::launch(&config).expect("launches");
+        let streams: Vec<_> = requests.iter().map(|request| engine.generate(request.clone()).expect("taken")).collect();
+        for (stream, want) in streams.into_iter().zip(&want) {
+            let (tokens, reason, _) = stream.collect_blocking();
+            assert_eq!((&tokens, &reason), (&want.0, &want.1), "{execution:?}");
+        }
     }
 }
 

@@ -6,4 +6,5 @@ mod demo_engine;
 mod heads;
 mod models;
 mod schedules;
+mod systems;
 mod tiny;

@@ -168,6 +168,7 @@ fn simulate(scenario: &Scenario) -> Simulator {
             block_size: BLOCK,
             prefix_cache: scenario.prefix_cache,
             handoff_resume: scenario.handoff_resume,
+            alone: false,
             eos: vec![EOS],
             texts: Some(texts()),
         })

@@ -45,6 +45,7 @@ impl Ring {
             block_size: 16,
             prefix_cache: true,
             handoff_resume: true,
+            alone: false,
             eos: vec![2],
             texts: None,
         };

@@ -214,7 +214,7 @@ impl Desk {
                 max_tokens: how.length.min(length - log.len()),
                 ..SamplingParams::default()
             };
-            let request = Request { prompt: log.clone(), sampling, key: self.begun as u64, trace: false };
+            let request = Request::new(log.clone(), sampling, self.begun as u64);
             *slot = Some(Draft { number: self.begun, prompt, request: Arc::new(request), log, stored: 0 });
             self.begun += 1;
         }

@@ -157,6 +157,7 @@ pub(super) fn virtual_time(
         block_size,
         prefix_cache: false,
         handoff_resume: config.system.handoff_resume,
+        alone: false,
         eos: Vec::new(),
         texts: None,
     };

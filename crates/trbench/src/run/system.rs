@@ -3,7 +3,7 @@
 use indexmap::IndexMap;
 use serde_json::json;
 use tokenrouter_engine::Config;
-use tokenrouter_engine::config::{RoutingConfig, ThresholdConfig};
+use tokenrouter_engine::config::{ExecutionConfig, RoutingConfig, ThresholdConfig};
 use tokenrouter_engine::scheduler::check_thresholds;
 
 /// A system to measure.
@@ -17,6 +17,10 @@ pub enum System {
     Async,
     /// `Async` without handoff-resume: a request that returns is matched again like a new one.
     AsyncNoResume,
+    /// One thread that steps all models in rounds.
+    Lockstep,
+    /// One engine for each model, and a client that hops between them.
+    Standard,
     /// One model, no routing.
     Single(String),
 }
@@ -30,7 +34,12 @@ impl std::str::FromStr for System {
             None if text == "delayed" => Ok(Self::Delayed),
             None if text == "async" => Ok(Self::Async),
             None if text == "async-no-resume" => Ok(Self::AsyncNoResume),
-            _ => Err("expected `config`, `delayed`, `async`, `async-no-resume` or `single:MODEL`".into()),
+            None if text == "lockstep" => Ok(Self::Lockstep),
+            None if text == "standard" => Ok(Self::Standard),
+            _ => Err(
+                "expected `config`, `delayed`, `async`, `async-no-resume`, `lockstep`, `standard` or `single:MODEL`"
+                    .into(),
+            ),
         }
     }
 }
@@ -42,6 +51,8 @@ impl std::fmt::Display for System {
             Self::Delayed => f.write_str("delayed"),
             Self::Async => f.write_str("async"),
             Self::AsyncNoResume => f.write_str("async-no-resume"),
+            Self::Lockstep => f.write_str("lockstep"),
+            Self::Standard => f.write_str("standard"),
             Self::Single(model) => write!(f, "single:{model}"),
         }
     }
@@ -54,10 +65,14 @@ impl System {
         config.system.max_active = concurrency;
         match self {
             Self::Config => {}
-            Self::Async => config.batching.thresholds = ThresholdConfig::Eager,
-            Self::AsyncNoResume => {
+            Self::Async | Self::AsyncNoResume | Self::Lockstep | Self::Standard => {
                 config.batching.thresholds = ThresholdConfig::Eager;
-                config.system.handoff_resume = false;
+                config.system.handoff_resume = *self != Self::AsyncNoResume;
+                config.system.execution = match self {
+                    Self::Lockstep => ExecutionConfig::Lockstep,
+                    Self::Standard => ExecutionConfig::Standard,
+                    _ => ExecutionConfig::Async,
+                };
             }
             Self::Delayed => {
                 if config.batching.thresholds == ThresholdConfig::Eager {
@@ -87,7 +102,7 @@ mod tests {
 
     #[test]
     fn names_round_trip_and_bad_ones_are_refused() {
-        for name in ["config", "delayed", "async", "async-no-resume", "single:large"] {
+        for name in ["config", "delayed", "async", "async-no-resume", "lockstep", "standard", "single:large"] {
             assert_eq!(name.parse::<System>().expect("valid").to_string(), name);
         }
         assert!("single:".parse::<System>().is_err());

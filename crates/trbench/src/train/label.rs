@@ -169,7 +169,7 @@ mod tests {
             options.kv,
         );
         let mut runner = CandleRunner::new(decoder.expect("loads"), &options, 1, None).expect("a runner");
-        let request = Request { prompt: tokens.to_vec(), sampling: SamplingParams::default(), key: 0, trace: false };
+        let request = Request::new(tokens.to_vec(), SamplingParams::default(), 0);
         let mut batch = Batch::default();
         batch.push(RequestId(0), &Arc::new(request), (tokens, 0..tokens.len()), &[0, 1, 2, 3, 4, 5, 6, 7]);
         let mut out = StepOutput::default();

@@ -1,0 +1,84 @@
+//! One thread for all models: in every round the entry model steps all requests that it holds, then the next model all
+//! that it holds, and so on. Requests that were not routed wait for the large model, routed ones for the small one.
+
+use std::sync::mpsc::Receiver;
+
+use super::{Inbound, Station};
+use crate::profile::Activity;
+use crate::request::ModelIndex;
+use crate::scheduler::{Event, Next};
+
+/// The parts of the thread.
+pub(crate) struct Lockstep {
+    /// By model.
+    pub(crate) stations: Vec<Station>,
+    pub(crate) entry: ModelIndex,
+    pub(crate) inbox: Receiver<Inbound>,
+}
+
+impl Lockstep {
+    /// Runs until told to stop.
+    pub(crate) fn run(mut self) {
+        let models = self.stations.len();
+        loop {
+            while let Ok(inbound) = self.inbox.try_recv() {
+                if self.take(inbound) {
+                    return;
+                }
+            }
+            let mut rows = 0;
+            let entry = self.entry;
+            for model in (0..models).map(|turn| (entry + turn) % models) {
+                rows += self.turn(model);
+            }
+            if rows == 0 {
+                // All senders gone means that the engine is gone.
+                let inbound = self.inbox.recv().unwrap_or(Inbound::Stop);
+                self.stations.iter_mut().for_each(|station| station.note(Activity::Idle));
+                if self.take(inbound) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Handles one inbound; true means stop.
+    fn take(&mut self, inbound: Inbound) -> bool {
+        let Inbound::Event(event) = inbound else { return true };
+        self.stations[self.entry].handle(event);
+        self.deliver();
+        false
+    }
+
+    /// Steps every request that a model holds once; returns the rows.
+    fn turn(&mut self, model: ModelIndex) -> usize {
+        let station = &mut self.stations[model];
+        let held = station.held();
+        if held == 0 {
+            return 0;
+        }
+        // The others had their turns.
+        station.note(Activity::Idle);
+        let mut rows = 0;
+        // More than one batch where `max_batch` or `max_step_tokens` is smaller than what is held.
+        while rows < held && station.poll() == Next::Launch {
+            rows += station.step();
+        }
+        self.deliver();
+        rows
+    }
+
+    /// Hands messages over until there are none.
+    fn deliver(&mut self) {
+        let models = self.stations.len();
+        let mut pending = true;
+        while std::mem::take(&mut pending) {
+            for (from, to) in (0..models).flat_map(|from| (0..models).map(move |to| (from, to))) {
+                while let Some(message) = self.stations[from].outbox[to].pop_front() {
+                    self.stations[to].handle(Event::Peer(message));
+                    pending = true;
+                }
+            }
+        }
+    }
+}

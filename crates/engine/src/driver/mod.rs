@@ -1,0 +1,28 @@
+//! Real time: threads that feed scheduler cores with events and run their batches.
+//!
+//! A [`Station`] is one model's core with its runner. A [`Subserver`] drives one station by itself; [`Lockstep`] drives
+//! all of them in rounds. [`Survivors`] lets subservers that know nothing of each other serve one request in turn.
+
+mod lockstep;
+mod station;
+mod streams;
+mod subserver;
+mod survivors;
+
+pub(crate) use lockstep::Lockstep;
+pub(crate) use station::{Shared, Station};
+pub(crate) use streams::Streams;
+pub(crate) use subserver::Subserver;
+pub(crate) use survivors::Survivors;
+
+use crate::scheduler::Event;
+
+/// What an inbox takes.
+#[allow(clippy::large_enum_variant, reason = "a handoff is the common case, and boxing it would allocate at every one")]
+#[derive(Debug)]
+pub(crate) enum Inbound {
+    /// For the scheduler core.
+    Event(Event),
+    /// End the thread; whatever is held ends with it.
+    Stop,
+}

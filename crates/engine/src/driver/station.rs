@@ -1,0 +1,147 @@
+//! One model's scheduler core with its runner: what every driver is made of.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::Streams;
+use crate::profile::{Activity, Recorder, Span};
+use crate::request::{CommittedToken, ModelIndex, StreamEvent};
+use crate::runner::{ModelRunner, StepOutput};
+use crate::scheduler::{Action, Core, Event, ModelStats, Next, PeerMessage};
+
+/// Shared between the engine and the driver of a station.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// A copy of the core's counters, refreshed after every step.
+    pub(crate) stats: Mutex<ModelStats>,
+    /// KV blocks held.
+    pub(crate) held_blocks: std::sync::atomic::AtomicUsize,
+    /// What it did when, if that is wanted.
+    pub(crate) recorder: Option<Recorder>,
+}
+
+/// A scheduler core, its runner, and the clock.
+pub(crate) struct Station {
+    model: ModelIndex,
+    core: Core,
+    runner: Box<dyn ModelRunner>,
+    streams: Arc<Streams>,
+    shared: Arc<Shared>,
+    /// Messages for the other models, in order; the driver delivers them.
+    pub(super) outbox: Vec<VecDeque<PeerMessage>>,
+    /// The engine's time zero.
+    epoch: Instant,
+    /// Time up to which activities are noted.
+    since: Duration,
+    output: StepOutput,
+    actions: Vec<Action>,
+}
+
+impl Station {
+    /// An idle station of `model`, one of `models`.
+    pub(crate) fn new(
+        (model, models): (ModelIndex, usize),
+        core: Core,
+        runner: Box<dyn ModelRunner>,
+        (streams, shared): (Arc<Streams>, Arc<Shared>),
+        epoch: Instant,
+    ) -> Self {
+        Self {
+            model,
+            core,
+            runner,
+            streams,
+            shared,
+            outbox: (0..models).map(|_| VecDeque::new()).collect(),
+            epoch,
+            since: Duration::ZERO,
+            output: StepOutput::default(),
+            actions: Vec::new(),
+        }
+    }
+
+    /// Time since the engine's start.
+    pub(super) fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    /// Requests that are here, ready or running.
+    pub(super) fn held(&self) -> usize {
+        self.core.owned().count()
+    }
+
+    pub(super) fn handle(&mut self, event: Event) {
+        self.core.handle(self.now(), event, &mut self.actions);
+        self.carry_out();
+        self.publish();
+    }
+
+    pub(super) fn poll(&mut self) -> Next {
+        self.core.poll(self.now())
+    }
+
+    /// Notes what the time since the last note went into.
+    pub(super) fn note(&mut self, activity: Activity) {
+        let (start, now) = (self.since, self.now());
+        let took = now.saturating_sub(start);
+        match activity {
+            Activity::Idle => self.core.record_driver(Duration::ZERO, Duration::ZERO, took),
+            _ => self.core.record_driver(Duration::ZERO, took, Duration::ZERO),
+        }
+        if let Some(recorder) = &self.shared.recorder {
+            recorder.push(Span { activity, start, took, rows: 0, tokens: 0 });
+        }
+        self.since = now;
+    }
+
+    /// Runs the batch that was launched; returns its rows.
+    pub(super) fn step(&mut self) -> usize {
+        self.note(Activity::Scheduling);
+        let start = self.since;
+        // A panic in a forward pass must end its requests with an error, not hang their clients.
+        let result = catch_unwind(AssertUnwindSafe(|| self.runner.forward(self.core.batch(), &mut self.output)));
+        let now = self.now();
+        let took = now.saturating_sub(start);
+        let sampling = if matches!(result, Ok(Ok(()))) { self.output.sampling } else { Duration::ZERO };
+        self.core.record_driver(sampling, Duration::ZERO, Duration::ZERO);
+        let (rows, tokens) = (self.core.batch().rows().len(), self.core.batch().total_tokens());
+        if let Some(recorder) = &self.shared.recorder {
+            let forward = took.saturating_sub(sampling);
+            recorder.push(Span { activity: Activity::Forward, start, took: forward, rows, tokens });
+            recorder.push(Span { activity: Activity::Sampling, start: start + forward, took: sampling, rows, tokens });
+        }
+        match result {
+            Ok(Ok(())) => self.core.step_done(now, took, &self.output, &mut self.actions),
+            Ok(Err(error)) => self.core.step_failed(now, &error.to_string(), &mut self.actions),
+            Err(_) => self.core.step_failed(now, "the forward pass panicked", &mut self.actions),
+        }
+        self.since = now;
+        self.carry_out();
+        self.publish();
+        rows
+    }
+
+    fn carry_out(&mut self) {
+        for action in self.actions.drain(..) {
+            match action {
+                Action::Send(to, message) => self.outbox[to].push_back(message),
+                Action::Step(id, record) => self.streams.emit(id, StreamEvent::Step(record)),
+                Action::Emit(id, token) => {
+                    self.streams.emit(id, StreamEvent::Token(CommittedToken { id: token, origin: self.model }));
+                }
+                Action::Finish(id, reason, stats) => self.streams.emit(id, StreamEvent::Finished(reason, stats)),
+            }
+        }
+    }
+
+    fn publish(&self) {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.shared.held_blocks.store(self.core.kv().held_blocks(), Relaxed);
+        // Whoever reads the counters right now gets the previous ones; the step never waits.
+        if let Ok(mut stats) = self.shared.stats.try_lock() {
+            stats.clone_from(self.core.stats());
+        }
+    }
+}

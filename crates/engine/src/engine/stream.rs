@@ -1,0 +1,155 @@
+//! What a client holds of its request.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::Inner;
+use crate::request::{CommittedToken, FinishReason, ModelIndex, Request, RequestId, RequestStats, StreamEvent};
+use crate::scheduler::{Event, MAX_FRUITLESS};
+
+/// The committed tokens of one request, in order, then its end. Dropping it cancels the request.
+pub struct TokenStream {
+    id: RequestId,
+    receiver: mpsc::Receiver<StreamEvent>,
+    inner: Arc<Inner>,
+    finished: bool,
+    hops: Option<Hops>,
+}
+
+/// A request that its client takes from model to model.
+pub(super) struct Hops {
+    /// The request as it was, with the committed tokens appended to its prompt.
+    request: Request,
+    at: ModelIndex,
+    stats: RequestStats,
+    /// Hops since the last token.
+    fruitless: u32,
+}
+
+impl Hops {
+    pub(super) fn new(request: &Request, entry: ModelIndex) -> Self {
+        Self { request: request.clone(), at: entry, stats: RequestStats::default(), fruitless: 0 }
+    }
+
+    /// Takes an event in. `None` when the request has moved on.
+    fn note(&mut self, id: RequestId, event: StreamEvent, inner: &Inner) -> Option<StreamEvent> {
+        match event {
+            StreamEvent::Token(token) => {
+                self.request.prompt.push(token.id);
+                self.request.resumed += 1;
+                self.fruitless = 0;
+                Some(StreamEvent::Token(token))
+            }
+            StreamEvent::Step(record) => Some(StreamEvent::Step(record)),
+            StreamEvent::Finished(FinishReason::Moved(to), stats) => {
+                self.stats.add(&stats);
+                self.stats.handoffs += 1;
+                self.fruitless += 1;
+                let end = self.go_on(id, to, inner)?;
+                inner.streams.remove(id);
+                Some(StreamEvent::Finished(end, self.stats.clone()))
+            }
+            StreamEvent::Finished(reason, stats) => {
+                self.stats.add(&stats);
+                Some(StreamEvent::Finished(reason, self.stats.clone()))
+            }
+        }
+    }
+
+    /// A new request at model `to`; or why there is none.
+    fn go_on(&mut self, id: RequestId, to: ModelIndex, inner: &Inner) -> Option<FinishReason> {
+        if self.fruitless > MAX_FRUITLESS {
+            let position = self.request.resumed;
+            let message = format!("{id}: {MAX_FRUITLESS} handoffs without a token at position {position}");
+            return Some(FinishReason::Error(message));
+        }
+        self.at = to;
+        inner.tell(to, Event::ClientRequest(id, Arc::new(self.request.clone())));
+        if inner.streams.is_aborted(id) {
+            inner.tell(to, Event::Cancel(id));
+        }
+        None
+    }
+}
+
+impl std::fmt::Debug for TokenStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenStream").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl TokenStream {
+    pub(super) fn new(
+        id: RequestId,
+        receiver: mpsc::Receiver<StreamEvent>,
+        inner: Arc<Inner>,
+        hops: Option<Hops>,
+    ) -> Self {
+        Self { id, receiver, inner, finished: false, hops }
+    }
+
+    /// The request's id, for [`super::Engine::abort`].
+    pub fn id(&self) -> RequestId {
+        self.id
+    }
+
+    /// The next event, or `None` after the end.
+    pub async fn next(&mut self) -> Option<StreamEvent> {
+        loop {
+            let event = self.receiver.recv().await;
+            if let Some(event) = self.note(event) {
+                return event;
+            }
+        }
+    }
+
+    /// The next event, or `None` after the end. Not for use inside an async runtime.
+    pub fn blocking_next(&mut self) -> Option<StreamEvent> {
+        loop {
+            let event = self.receiver.blocking_recv();
+            if let Some(event) = self.note(event) {
+                return event;
+            }
+        }
+    }
+
+    /// Takes an event in; `None` when it is not for the client.
+    fn note(&mut self, event: Option<StreamEvent>) -> Option<Option<StreamEvent>> {
+        let event = match (event, &mut self.hops) {
+            (Some(event), Some(hops)) => Some(hops.note(self.id, event, &self.inner)?),
+            (event, _) => event,
+        };
+        self.finished |= matches!(event, None | Some(StreamEvent::Finished(..)));
+        Some(event)
+    }
+
+    /// All tokens and the end. Not for use inside an async runtime.
+    pub fn collect_blocking(mut self) -> (Vec<CommittedToken>, FinishReason, RequestStats) {
+        let mut tokens = Vec::new();
+        while let Some(event) = self.blocking_next() {
+            match event {
+                StreamEvent::Step(_) => {}
+                StreamEvent::Token(token) => tokens.push(token),
+                StreamEvent::Finished(reason, stats) => return (tokens, reason, stats),
+            }
+        }
+        (tokens, FinishReason::Error("the engine has stopped".into()), RequestStats::default())
+    }
+}
+
+impl Drop for TokenStream {
+    fn drop(&mut self) {
+        if !self.finished {
+            let at = self.hops.as_ref().map_or(self.inner.entry, |hops| hops.at);
+            self.inner.tell(at, Event::Cancel(self.id));
+            if self.hops.is_some() {
+                // It may have moved, and nobody will take it on.
+                self.inner.streams.remove(self.id);
+            }
+        }
+        if let Some(survivors) = &self.inner.survivors {
+            survivors.forget(self.id);
+        }
+    }
+}
