@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{convert, dataset, draft, fetch, figures, optimize, predict, report, run, serve, sweep, trace, train};
+use crate::{compare, convert, dataset, draft, fetch, figures, optimize, predict, report, run, serve, sweep, trace, train};
 
 /// Exit code after an interrupt (128 + SIGINT).
 const INTERRUPTED: u8 = 130;
@@ -24,6 +24,8 @@ enum Command {
     Run(run::RunArgs),
     /// Print the tables of finished runs.
     Report(report::ReportArgs),
+    /// How much faster one result is than another, as far as their trials can tell.
+    Compare(compare::CompareArgs),
     /// Show one request of a traced run: its text by origin, and its switches.
     Trace(trace::TraceArgs),
     /// Find the threshold that gives a wanted share of the large model, from the scores of a traced run.
@@ -95,6 +97,7 @@ pub fn main(cli: Cli) -> ExitCode {
     let result = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::SweepThreshold(args) => sweep::run(&args),
         Command::Calibrate(args) => predict::run_calibrate(&args),

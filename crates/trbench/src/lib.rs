@@ -1,6 +1,7 @@
 //! Benchmark harness and throughput modelling for token-level LLM routing: everything behind the `trbench` command.
 
 pub mod cli;
+pub mod compare;
 pub mod convert;
 pub mod dataset;
 pub mod draft;
@@ -18,6 +19,7 @@ pub mod stats;
 pub mod sweep;
 pub mod trace;
 pub mod train;
+pub mod trials;
 
 #[cfg(test)]
 #[allow(dead_code, reason = "the engine's tests use more of it")]

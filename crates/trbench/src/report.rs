@@ -3,14 +3,13 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::cli::usage;
 use crate::results::{self, ModelSummary, Summary};
-use crate::run::Outcome;
+use crate::trials::{Slo, TrialRows};
 
 /// Arguments of `trbench report`.
 #[derive(Debug, Clone, Args)]
@@ -46,7 +45,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn collect(path: &Path, summaries: &mut Vec<Summary>) -> anyhow::Result<()> {
+pub(crate) fn collect(path: &Path, summaries: &mut Vec<Summary>) -> anyhow::Result<()> {
     if path.is_file() {
         let summary = path.with_file_name("summary.json");
         if summary.is_file() && path.file_name().is_some_and(|name| name == "result.csv") {
@@ -77,8 +76,8 @@ fn collect(path: &Path, summaries: &mut Vec<Summary>) -> anyhow::Result<()> {
 /// What can be said from the rows alone. The duration is the longest request's, so no throughput is derived.
 fn from_csv(path: &Path) -> anyhow::Result<Summary> {
     let records = results::read_records(path)?;
-    let outcome = Outcome { records, traces: Vec::new(), duration: Duration::ZERO, interrupted: false };
-    Ok(Summary::new(&path.display().to_string(), 0, &outcome, None, serde_json::Value::Null))
+    let trial = TrialRows { records, ..TrialRows::default() };
+    Ok(Summary::new(&path.display().to_string(), &[trial], Slo::default(), None, serde_json::Value::Null))
 }
 
 /// Prints summaries in a format.
@@ -106,7 +105,7 @@ pub fn print(summaries: &[Summary], format: Format, mut out: impl Write) -> anyh
     Ok(())
 }
 
-const HEADINGS: [&str; 13] = [
+const HEADINGS: [&str; 14] = [
     "system",
     "requests",
     "failed",
@@ -117,6 +116,7 @@ const HEADINGS: [&str; 13] = [
     "e2el mean ms",
     "e2el p50",
     "e2el p90",
+    "good req/s",
     "large share",
     "handoffs/tok",
     "correct",
@@ -138,25 +138,33 @@ const MODEL_HEADINGS: [&str; 13] = [
     "geometric p",
 ];
 
-fn system_row(summary: &Summary) -> [String; 13] {
-    let latency = |key: &str| number(summary.latency.get(key).and_then(serde_json::Value::as_f64), 1);
+fn system_row(summary: &Summary) -> [String; 14] {
+    let latency =
+        |key: &str| with_interval(summary, summary.latency.get(key).and_then(serde_json::Value::as_f64), key, 1);
     let emulated = if summary.emulated { " (emulated)" } else { "" };
     let interrupted = if summary.interrupted { " (interrupted)" } else { "" };
     [
         format!("{}{emulated}{interrupted}", summary.label),
         summary.completed.to_string(),
         summary.failed.to_string(),
-        number((summary.duration > 0.0).then_some(summary.output_throughput), 1),
+        with_interval(summary, (summary.duration > 0.0).then_some(summary.output_throughput), "output_throughput", 1),
         latency("mean_ttft_ms"),
         latency("mean_tpot_ms"),
         latency("median_tpot_ms"),
         latency("mean_e2el_ms"),
         latency("median_e2el_ms"),
         latency("p90_e2el_ms"),
+        with_interval(summary, summary.request_goodput, "request_goodput", 2),
         number(summary.llm_ratio, 3),
         number(summary.handoffs_per_token, 3),
         if summary.graded == 0 { "-".into() } else { format!("{}/{}", summary.correct, summary.graded) },
     ]
+}
+
+/// A value, and half the width of its interval over trials where there is one.
+fn with_interval(summary: &Summary, value: Option<f64>, name: &str, digits: usize) -> String {
+    let half = summary.intervals.get(name).map_or_else(String::new, |mean| format!("±{:.digits$}", mean.half()));
+    number(value, digits) + half.as_str()
 }
 
 fn model_row(summary: &Summary, model: &ModelSummary) -> [String; 13] {
@@ -206,7 +214,7 @@ fn mean_run(runs: &[u64]) -> Option<f64> {
     (visits > 0).then(|| steps as f64 / visits as f64)
 }
 
-fn number(value: Option<f64>, digits: usize) -> String {
+pub(crate) fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))
 }
 
@@ -236,6 +244,21 @@ fn footnote(summaries: &[Summary]) -> String {
     }
     if summaries.iter().any(|summary| summary.emulated) {
         lines.push("emulated: latency profiles stand in for the models.".into());
+    }
+    if summaries.iter().any(|summary| !summary.intervals.is_empty()) {
+        let trials = summaries.iter().map(|summary| summary.trials.len()).max().unwrap_or_default();
+        lines.push(format!("±: 95 % interval of the mean over {trials} trials."));
+    }
+    if let Some(busy) = summaries.iter().filter_map(|summary| summary.client_busy).max_by(f64::total_cmp) {
+        let lag = summaries.iter().filter_map(|summary| summary.max_client_lag_ms).max_by(f64::total_cmp);
+        let lag = lag.map(|lag| format!(", and sent requests at most {lag:.1} ms late")).unwrap_or_default();
+        lines.push(format!("client: busy {:.1} % of the time at most{lag}.", 100.0 * busy));
+    }
+    for summary in summaries.iter().filter(|summary| summary.resumed > 0) {
+        let (label, count) = (&summary.label, summary.resumed);
+        lines.push(format!(
+            "{label}: {count} requests were measured before an interruption; its models' columns lack them."
+        ));
     }
     if let Some(error) = summaries.iter().find_map(|summary| summary.first_error.as_ref()) {
         lines.push(format!("first error: {error}"));

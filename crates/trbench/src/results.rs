@@ -1,5 +1,6 @@
 //! What a run leaves behind: `result.csv`, `summary.json`, `manifest.json`. Files appear complete or not at all.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,8 +12,9 @@ use tokenrouter_engine::EngineStats;
 
 use crate::cli::usage;
 use crate::dataset::Item;
-use crate::run::{Outcome, Record, RunArgs};
+use crate::run::{Record, RunArgs};
 use crate::stats::{GeometricTest, geometric_test, mean, percentile, ratio, wilson};
+use crate::trials::{Slo, TrialMean, TrialRows, TrialSummary, summarise};
 
 /// Percentiles that are reported where the sample supports them.
 const PERCENTILES: [(&str, f64); 3] = [("median", 0.5), ("p90", 0.9), ("p99", 0.99)];
@@ -61,6 +63,33 @@ pub struct Summary {
     pub server_info: Value,
     /// The first error, if any.
     pub first_error: Option<String>,
+    /// `closed loop`, or the rate and distribution of arrivals.
+    #[serde(default)]
+    pub load: String,
+    /// Requests before each trial that were not measured.
+    #[serde(default)]
+    pub warmup: usize,
+    /// Every trial by itself. The totals above are over all of them.
+    #[serde(default)]
+    pub trials: Vec<TrialSummary>,
+    /// Means over trials with their 95 % intervals, by name; empty for a single trial.
+    #[serde(default)]
+    pub intervals: BTreeMap<String, TrialMean>,
+    /// Limits behind `request_goodput`.
+    #[serde(default)]
+    pub slo: Slo,
+    /// Requests per second that kept the limits.
+    #[serde(default)]
+    pub request_goodput: Option<f64>,
+    /// Share of the time in which the client's thread was busy: near 1, the client is what was measured.
+    #[serde(default)]
+    pub client_busy: Option<f64>,
+    /// Largest delay between the time at which a request was to be sent and the client's sending it.
+    #[serde(default)]
+    pub max_client_lag_ms: Option<f64>,
+    /// Complete requests that were taken over from an interrupted run; `models` does not cover them.
+    #[serde(default)]
+    pub resumed: usize,
 }
 
 /// What one model did in a run.
@@ -160,36 +189,39 @@ pub fn model_summaries(after: &EngineStats, before: Option<&EngineStats>) -> Vec
 }
 
 impl Summary {
-    /// Totals and percentiles of a run.
+    /// Totals and percentiles over all trials of a run.
     pub fn new(
         label: &str,
-        concurrency: usize,
-        outcome: &Outcome,
+        trials: &[TrialRows],
+        slo: Slo,
         models: Option<Vec<ModelSummary>>,
         server_info: Value,
     ) -> Self {
-        let records = &outcome.records;
-        let complete = |record: &&Record| record.e2el_ms.is_some();
+        let records: Vec<&Record> = trials.iter().flat_map(|trial| &trial.records).collect();
         let output: u64 = records.iter().map(|record| record.completion_tokens).sum();
-        let duration = outcome.duration.as_secs_f64();
+        let seconds = |part: fn(&TrialRows) -> Duration| trials.iter().map(part).sum::<Duration>().as_secs_f64();
+        let duration = seconds(|trial| trial.duration);
+        let per_second = |count: f64| if duration > 0.0 { count / duration } else { 0.0 };
         let handoffs: Option<u64> = records.iter().map(|record| record.handoffs).sum();
         let routed = records
             .iter()
             .filter_map(|r| Some((r.llm_ratio? * r.completion_tokens as f64, r.completion_tokens as f64)));
         let large = ratio(&routed.collect::<Vec<_>>());
+        let (trial_summaries, intervals) = summarise(trials, &slo);
+        let good = records.iter().filter(|record| slo.holds(record)).count() as f64;
         Self {
             schema_version: 1,
             label: label.to_owned(),
-            max_concurrency: concurrency,
+            max_concurrency: 0,
             emulated: server_info["emulated"].as_bool().unwrap_or(false),
-            interrupted: outcome.interrupted,
+            interrupted: false,
             duration,
-            completed: records.iter().filter(complete).count(),
+            completed: records.iter().filter(|record| record.is_complete()).count(),
             failed: records.iter().filter(|record| record.error.is_some()).count(),
             total_input_tokens: records.iter().filter_map(|record| record.prompt_tokens).sum(),
             total_output_tokens: output,
-            output_throughput: if duration > 0.0 { output as f64 / duration } else { 0.0 },
-            latency: latencies(records),
+            output_throughput: per_second(output as f64),
+            latency: latencies(&records),
             llm_ratio: large.map(|ratio| ratio.value),
             llm_ratio_interval: large.and_then(|ratio| ratio.interval),
             handoffs_per_token: handoffs.filter(|_| output > 0).map(|handoffs| handoffs as f64 / output as f64),
@@ -198,17 +230,26 @@ impl Summary {
             models: models.unwrap_or_default(),
             server_info,
             first_error: records.iter().find_map(|record| record.error.clone()),
+            load: String::new(),
+            warmup: 0,
+            trials: trial_summaries,
+            intervals,
+            slo,
+            request_goodput: slo.is_set().then(|| per_second(good)),
+            client_busy: (duration > 0.0).then(|| per_second(seconds(|trial| trial.client_busy))),
+            max_client_lag_ms: records.iter().filter_map(|record| record.client_lag_ms).max_by(f64::total_cmp),
+            resumed: 0,
         }
     }
 }
 
 /// `mean_x_ms`, `median_x_ms`, `p90_x_ms`, `p99_x_ms` for ttft, tpot and e2el.
-pub(crate) fn latencies(records: &[Record]) -> Map<String, Value> {
+pub(crate) fn latencies(records: &[&Record]) -> Map<String, Value> {
     type Column = fn(&Record) -> Option<f64>;
     let columns: [(&str, Column); 3] = [("ttft", |r| r.ttft_ms), ("tpot", |r| r.tpot_ms), ("e2el", |r| r.e2el_ms)];
     let mut map = Map::new();
     for (name, column) in columns {
-        let values: Vec<f64> = records.iter().filter_map(column).collect();
+        let values: Vec<f64> = records.iter().filter_map(|record| column(record)).collect();
         map.insert(format!("mean_{name}_ms"), json!(mean(&values)));
         for (label, q) in PERCENTILES {
             map.insert(format!("{label}_{name}_ms"), json!(percentile(&values, q)));
@@ -234,12 +275,33 @@ pub struct Manifest {
     seed: u64,
     max_tokens: usize,
     temperature: f32,
+    repeats: usize,
+    ignore_eos: bool,
+    load: String,
+    warmup: usize,
+    replay_sha256: Option<String>,
+    calibration_sha256: Option<String>,
     cpu: String,
     cores: usize,
     os: &'static str,
 }
 
 impl Manifest {
+    /// What must be equal for two runs to measure the same thing.
+    pub const IDENTITY: &[&str] = &[
+        "config_sha256",
+        "dataset_sha256",
+        "seed",
+        "max_tokens",
+        "temperature",
+        "repeats",
+        "ignore_eos",
+        "load",
+        "warmup",
+        "replay_sha256",
+        "calibration_sha256",
+    ];
+
     /// Describes this process, this machine and these inputs.
     pub fn collect(args: &RunArgs, config: &str, config_text: &str, dataset: &str, items: &[Item]) -> Self {
         let digest = |text: &str| crate::fetch::sha256_hex(&mut text.as_bytes()).unwrap_or_default();
@@ -263,11 +325,23 @@ impl Manifest {
             seed: args.seed,
             max_tokens: args.max_tokens,
             temperature: args.temperature,
+            repeats: args.repeats,
+            ignore_eos: args.ignore_eos,
+            load: args.load(),
+            warmup: args.warmup,
+            replay_sha256: args.replay.as_deref().and_then(file_digest),
+            calibration_sha256: args.calibration.as_deref().and_then(file_digest),
             cpu: cpu_name(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             os: std::env::consts::OS,
         }
     }
+}
+
+/// Digest of a file, or of the trace in a result folder.
+fn file_digest(path: &Path) -> Option<String> {
+    let path = if path.is_dir() { path.join("trace.jsonl") } else { path.to_owned() };
+    crate::fetch::sha256_hex(&mut std::fs::File::open(path).ok()?).ok()
 }
 
 fn git_revision() -> Option<String> {
@@ -303,7 +377,12 @@ pub fn create_root(given: Option<&Path>, workload: &str) -> anyhow::Result<PathB
 }
 
 /// Writes the three files of a run.
-pub fn write(dir: &Path, records: &[Record], summary: &Summary, manifest: &Manifest) -> anyhow::Result<()> {
+pub fn write<'a>(
+    dir: &Path,
+    records: impl Iterator<Item = &'a Record>,
+    summary: &Summary,
+    manifest: &Manifest,
+) -> anyhow::Result<()> {
     let mut csv = csv::Writer::from_writer(Vec::new());
     for record in records {
         csv.serialize(record)?;

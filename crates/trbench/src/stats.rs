@@ -52,6 +52,37 @@ pub fn student_interval(values: &[f64]) -> Option<[f64; 2]> {
     Some([mean - half, mean + half])
 }
 
+/// The difference of the means of two samples, by Welch's t.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Welch {
+    /// Mean of the second minus mean of the first.
+    pub difference: f64,
+    /// Degrees of freedom (Welch and Satterthwaite).
+    pub degrees: f64,
+    /// Lower end of its 95 % interval.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+/// Compares two samples whose variances may differ; `None` when one has fewer than two values.
+pub fn welch(a: &[f64], b: &[f64]) -> Option<Welch> {
+    let moments = |values: &[f64]| {
+        let (count, mean) = (values.len() as f64, mean(values)?);
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        // Variance of the mean, and its degrees of freedom.
+        (values.len() > 1).then(|| (mean, squares / (count - 1.0) / count, count - 1.0))
+    };
+    let ((mean_a, a, df_a), (mean_b, b, df_b)) = (moments(a)?, moments(b)?);
+    let difference = mean_b - mean_a;
+    if a + b == 0.0 {
+        return Some(Welch { difference, degrees: df_a + df_b, low: difference, high: difference });
+    }
+    let degrees = (a + b).powi(2) / (a.powi(2) / df_a + b.powi(2) / df_b);
+    let half = StudentsT::new(0.0, 1.0, degrees).ok()?.inverse_cdf(0.975) * (a + b).sqrt();
+    Some(Welch { difference, degrees, low: difference - half, high: difference + half })
+}
+
 /// A ratio of sums over requests, with its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
@@ -141,6 +172,19 @@ mod tests {
         close(wilson(81, 263), [0.2553, 0.3662]);
         close(wilson(0, 20), [0.0, 0.1611]);
         assert_eq!(wilson(0, 0), None);
+    }
+
+    #[test]
+    fn welch_intervals_have_known_values() {
+        // The quantile of t by Simpson's rule over its density, the rest by hand.
+        let a = [27.5, 21.0, 19.0, 23.6, 17.0];
+        let b = [27.1, 22.0, 20.8, 23.4, 23.4, 23.5, 25.8];
+        let test = welch(&a, &b).expect("two samples");
+        let got = [test.difference, test.degrees, test.low, test.high];
+        let want = [2.094_285_71, 5.571_778_64, -2.897_710_04, 7.086_281_47];
+        assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-6), "{test:?}");
+        assert_eq!(welch(&a[..1], &b), None);
+        assert_eq!(welch(&[2.0, 2.0], &[3.0, 3.0]).map(|test| (test.low, test.high)), Some((1.0, 1.0)));
     }
 
     #[test]

@@ -76,6 +76,15 @@ impl Turn {
         &self.history[..self.end]
     }
 
+    /// A prompt of the same length that shares no beginning with this one: the words of every message in reverse.
+    pub fn reversed(&self) -> Self {
+        let reverse = |message: &ChatMessage| {
+            let words: Vec<&str> = message.content.split_inclusive(char::is_whitespace).rev().collect();
+            ChatMessage { role: message.role.clone(), content: words.concat() }
+        };
+        Self { history: self.messages().iter().map(reverse).collect(), end: self.end, answer: None }
+    }
+
     /// What the assistant wrote here when the session was recorded.
     pub fn recorded(&self) -> Option<&ChatMessage> {
         self.history.get(self.end)

@@ -23,8 +23,10 @@ pub(super) enum Backend {
 }
 
 /// What came back so far; kept when a request is interrupted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Reply {
+    /// When it was sent, or was to be.
+    start: Instant,
     pub(super) prompt_tokens: Option<u64>,
     pub(super) tokens: u64,
     pub(super) text: String,
@@ -45,6 +47,25 @@ pub(super) struct Reply {
 }
 
 impl Reply {
+    pub(super) fn new(start: Instant, live: std::rc::Rc<std::cell::Cell<u64>>, trace: bool) -> Self {
+        Self {
+            start,
+            prompt_tokens: None,
+            tokens: 0,
+            text: String::new(),
+            has_text: false,
+            first_token: None,
+            llm_ratio: None,
+            handoffs: None,
+            admission_wait: None,
+            finish_reason: String::new(),
+            error: None,
+            trace,
+            steps: Vec::new(),
+            live,
+        }
+    }
+
     /// Text that became certain with the last token.
     fn add_text(&mut self, piece: &str) {
         self.text.push_str(piece);
@@ -53,8 +74,8 @@ impl Reply {
         }
     }
 
-    fn count_token(&mut self, start: Instant) {
-        self.first_token.get_or_insert_with(|| start.elapsed());
+    fn count_token(&mut self) {
+        self.first_token.get_or_insert_with(|| self.start.elapsed());
         self.tokens += 1;
         self.live.set(self.live.get() + 1);
     }
@@ -127,7 +148,6 @@ async fn ask_engine(
     key: u64,
     reply: &mut Reply,
 ) -> anyhow::Result<()> {
-    let start = Instant::now();
     let prompt = match engine.text() {
         Some(text) if text.has_chat_template() => text.encode(&text.apply_chat_template(messages)?)?,
         Some(text) => {
@@ -149,7 +169,7 @@ async fn ask_engine(
                 reply.steps.push(TraceStep { record, text });
             }
             StreamEvent::Token(token) => {
-                reply.count_token(start);
+                reply.count_token();
                 if let Some(decoder) = &mut decoder {
                     let piece = decoder.push(token.id)?;
                     reply.add_text(&piece);
@@ -178,7 +198,6 @@ async fn ask_engine(
 }
 
 async fn ask_http(client: &reqwest::Client, url: &str, body: &Value, reply: &mut Reply) -> anyhow::Result<()> {
-    let start = Instant::now();
     let mut response = client.post(url).json(body).send().await.with_context(|| format!("cannot reach `{url}`"))?;
     let status = response.status();
     if !status.is_success() {
@@ -196,7 +215,7 @@ async fn ask_http(client: &reqwest::Client, url: &str, body: &Value, reply: &mut
             if data.trim() == "[DONE]" {
                 return finish_http(reply);
             }
-            take_chunk(data.trim(), start, reply)?;
+            take_chunk(data.trim(), reply)?;
         }
         if buffer.len() > MAX_LINE {
             bail!("the server sent a line of more than {MAX_LINE} bytes");
@@ -212,7 +231,7 @@ fn finish_http(reply: &Reply) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn take_chunk(data: &str, start: Instant, reply: &mut Reply) -> anyhow::Result<()> {
+fn take_chunk(data: &str, reply: &mut Reply) -> anyhow::Result<()> {
     let chunk: Value = serde_json::from_str(data).with_context(|| format!("the server sent `{data}`, not JSON"))?;
     if let Some(message) = chunk["error"]["message"].as_str() {
         bail!("the server reported: {message}");
@@ -221,7 +240,7 @@ fn take_chunk(data: &str, start: Instant, reply: &mut Reply) -> anyhow::Result<(
     if let Some(text) = choice["delta"]["content"].as_str().filter(|text| !text.is_empty()) {
         reply.text.push_str(text);
         // Corrected by the usage at the end where the server sends one; a chunk can hold several tokens.
-        reply.count_token(start);
+        reply.count_token();
     }
     if let Some(reason) = choice["finish_reason"].as_str() {
         reply.finish_reason = reason.to_owned();

@@ -1,0 +1,184 @@
+//! One cell of a run: a system at a concurrency, measured as often as was asked.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context;
+use tokenrouter_engine::routing::replay::Replay;
+use tokenrouter_engine::{Engine, EngineStats};
+
+use super::backend::Backend;
+use super::load::{self, Load, Outcome, Pace};
+use super::resume::Earlier;
+use super::{Cell, RunArgs, note, profile, spinner};
+use crate::dataset::Item;
+use crate::results::{self, Manifest, Summary};
+use crate::trials::{Slo, TrialRows};
+
+/// Ids of warm-up requests begin here, so that their draws are not those of measured ones.
+const WARM_UP_IDS: u64 = 1 << 40;
+
+/// What all cells have in common.
+pub(super) struct Run<'a> {
+    pub(super) args: &'a RunArgs,
+    pub(super) items: &'a [Item],
+    pub(super) manifest: &'a Manifest,
+    pub(super) replay: Option<&'a Replay>,
+}
+
+/// What was measured so far.
+struct Progress {
+    trials: Vec<TrialRows>,
+    models: Option<EngineStats>,
+    interrupted: bool,
+}
+
+impl Run<'_> {
+    /// Measures a cell and writes its results; says whether it was interrupted.
+    pub(super) fn cell(&self, cell: &Cell, dir: &Path) -> anyhow::Result<(Summary, bool)> {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot create `{}`", dir.display()))?;
+        let earlier = if self.args.resume.is_some() { Earlier::read(dir, self.manifest)? } else { None };
+        let mut progress = Progress { trials: Vec::new(), models: None, interrupted: false };
+        let mut summary = None;
+        for trial in 0..self.args.trials {
+            let (rows, done) = earlier.as_ref().map(|earlier| earlier.trial(trial)).unwrap_or_default();
+            progress.trials.push(rows);
+            if done.len() < self.items.len() * self.args.repeats {
+                let backend = self.trial(cell, dir, &done, &mut progress)?;
+                let resumed = earlier.as_ref().map_or(0, |earlier| earlier.summary.completed);
+                summary = Some(self.write(cell, dir, &progress, (&backend, resumed))?);
+            }
+            if progress.interrupted {
+                break;
+            }
+        }
+        match summary.or(earlier.map(|earlier| earlier.summary)) {
+            Some(summary) => Ok((summary, progress.interrupted)),
+            None => anyhow::bail!("{}: there is nothing to measure", cell.label),
+        }
+    }
+
+    /// Measures what is missing of the last trial.
+    fn trial(&self, cell: &Cell, dir: &Path, done: &HashSet<u64>, progress: &mut Progress) -> anyhow::Result<Backend> {
+        let args = self.args;
+        let backend = self.launch(cell)?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the client")?;
+        let trial = progress.trials.len() - 1;
+        progress.interrupted = args.warmup > 0 && runtime.block_on(self.warm_up(&backend, cell)).interrupted;
+        if progress.interrupted {
+            return Ok(backend);
+        }
+        let before = backend.stats();
+        let load = Load {
+            items: self.items,
+            repeats: args.repeats,
+            first_id: 0,
+            trial,
+            done,
+            pace: self.pace(cell, done, args.seed.wrapping_add(trial as u64)),
+            label: if args.trials > 1 { format!("{}, trial {}", cell.label, trial + 1) } else { cell.label.clone() },
+        };
+        let outcome = runtime.block_on(load::drive(&backend, &load, args));
+        progress.interrupted = outcome.interrupted;
+        add_models(&mut progress.models, backend.stats(), before);
+        let rows = progress.trials.last_mut().expect("pushed by the caller");
+        rows.records.extend(outcome.records);
+        rows.records.sort_unstable_by_key(|record| record.id);
+        rows.duration += outcome.duration;
+        rows.client_busy += outcome.client_busy;
+        if args.trace {
+            crate::trace::write(dir, &outcome.traces)?;
+        }
+        if let (true, Backend::Engine(engine)) = (args.profile, &backend) {
+            profile::write(dir, engine)?;
+        }
+        Ok(backend)
+    }
+
+    fn launch(&self, cell: &Cell) -> anyhow::Result<Backend> {
+        let (Some(config), url) = (&cell.config, &self.args.endpoint) else {
+            let url = self.args.endpoint.as_deref().context("neither a configuration nor an endpoint")?;
+            return Backend::http(url, &self.args.model);
+        };
+        debug_assert!(url.is_none());
+        let bar = spinner("loading models");
+        let start = Instant::now();
+        let mut config = config.clone();
+        config.system.profile |= self.args.profile;
+        let engine = match self.replay {
+            Some(replay) => Engine::launch_with(&config, &|_| Ok(Box::new(replay.clone())))?,
+            None => Engine::launch(&config)?,
+        };
+        bar.finish_and_clear();
+        for line in engine.info().models.iter().chain(&engine.info().warnings) {
+            note(line);
+        }
+        note(&format!("{}: loaded in {:.1} s", cell.label, start.elapsed().as_secs_f64()));
+        Ok(Backend::Engine(Arc::new(engine)))
+    }
+
+    /// Requests that are not measured: other prompts of the same lengths, other draws, the same concurrency.
+    async fn warm_up(&self, backend: &Backend, cell: &Cell) -> Outcome {
+        let items: Vec<Item> = (self.items.iter().cycle().take(self.args.warmup))
+            .map(|item| Item { id: item.id.clone(), turn: 1, prompt: item.prompt.reversed() })
+            .collect();
+        let load = Load {
+            items: &items,
+            repeats: 1,
+            first_id: WARM_UP_IDS,
+            trial: 0,
+            done: &HashSet::new(),
+            pace: Pace::Closed(cell.concurrency),
+            label: format!("{}, warm-up", cell.label),
+        };
+        load::drive(backend, &load, self.args).await
+    }
+
+    fn pace(&self, cell: &Cell, done: &HashSet<u64>, seed: u64) -> Pace {
+        let Some(rate) = self.args.rate else { return Pace::Closed(cell.concurrency) };
+        let mut times = self.args.arrivals.times(rate, load::session_count(self.items) * self.args.repeats, seed);
+        if !done.is_empty() {
+            // Nobody waits for arrivals that were before the interruption.
+            let first = load::first_open(self.items, self.args.repeats, done).unwrap_or_default();
+            let shift = first.checked_sub(1).and_then(|before| times.get(before).copied()).unwrap_or_default();
+            times.iter_mut().for_each(|time| *time = time.saturating_sub(shift));
+        }
+        Pace::Open(times)
+    }
+
+    fn write(
+        &self,
+        cell: &Cell,
+        dir: &Path,
+        progress: &Progress,
+        (backend, resumed): (&Backend, usize),
+    ) -> anyhow::Result<Summary> {
+        let args = self.args;
+        let models = progress.models.as_ref().map(|stats| results::model_summaries(stats, None));
+        let slo = Slo { ttft_ms: args.slo_ttft_ms, tpot_ms: args.slo_tpot_ms };
+        let mut summary = Summary::new(&cell.label, &progress.trials, slo, models, backend.info());
+        summary.max_concurrency = cell.concurrency;
+        summary.interrupted = progress.interrupted;
+        summary.load = args.load();
+        summary.warmup = args.warmup;
+        summary.resumed = resumed;
+        let records = progress.trials.iter().flat_map(|trial| &trial.records);
+        results::write(dir, records, &summary, self.manifest)?;
+        Ok(summary)
+    }
+}
+
+/// Adds what an engine counted between two snapshots.
+fn add_models(sum: &mut Option<EngineStats>, after: Option<EngineStats>, before: Option<EngineStats>) {
+    let (Some(mut counted), Some(before)) = (after, before) else { return };
+    for (model, before) in counted.models.iter_mut().zip(&before.models) {
+        *model = model.since(before);
+    }
+    match sum {
+        None => *sum = Some(counted),
+        Some(sum) => sum.models.iter_mut().zip(&counted.models).for_each(|(sum, model)| sum.add(model)),
+    }
+}
