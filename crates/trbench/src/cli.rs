@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{compare, convert, dataset, draft, fetch, figures, optimize, predict, report, run, serve, sweep, trace, train};
+use crate::{
+    compare, convert, dataset, draft, fetch, figures, optimize, predict, report, run, serve, sweep, trace, train,
+};
 
 /// Exit code after an interrupt (128 + SIGINT).
 const INTERRUPTED: u8 = 130;
@@ -21,7 +23,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a workload against a routed system and print a report.
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     /// Print the tables of finished runs.
     Report(report::ReportArgs),
     /// How much faster one result is than another, as far as their trials can tell.

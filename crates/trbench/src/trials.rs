@@ -160,7 +160,7 @@ pub(crate) mod tests {
         assert!(!slo.holds(&Record { e2el_ms: None, ..record(1.0, Some(1.0), 5) }));
         let rows = vec![record(50.0, Some(5.0), 10), record(500.0, Some(5.0), 10)];
         let trial = TrialRows { records: rows, duration: Duration::from_secs(4), ..TrialRows::default() };
-        let (trials, means) = summarise(&[trial.clone()], &slo);
+        let (trials, means) = summarise(std::slice::from_ref(&trial), &slo);
         assert_eq!((trials[0].request_goodput, trials[0].output_throughput), (Some(0.25), 5.0));
         assert!(means.is_empty(), "one trial has no interval");
         let faster = TrialRows { duration: Duration::from_secs(2), ..trial };

@@ -73,12 +73,14 @@ pub struct RunArgs {
     /// is not used.
     #[arg(long, env = "TRBENCH_REPLAY", conflicts_with = "endpoint")]
     pub replay: Option<PathBuf>,
-    /// OpenAI-compatible server to use instead of an engine in this process, such as http://127.0.0.1:30000.
-    #[arg(long, env = "TRBENCH_ENDPOINT", conflicts_with_all = ["config", "system"])]
-    pub endpoint: Option<String>,
-    /// Model name sent to `--endpoint`.
-    #[arg(long, env = "TRBENCH_MODEL", default_value = "default")]
-    pub model: String,
+    /// OpenAI-compatible server to use instead of an engine in this process, such as http://127.0.0.1:30000. `MODEL=URL`,
+    /// once for every model of `--config`: servers of single models, between which this client hops (system `standard`,
+    /// methods `random`, `entropy` and `rstitch`, entropy over the 20 most likely tokens).
+    #[arg(long, env = "TRBENCH_ENDPOINT", value_delimiter = ',', value_name = "[MODEL=]URL")]
+    pub endpoint: Vec<Named>,
+    /// Model name sent to the endpoint, or `MODEL=NAME` for that of a model [default: default].
+    #[arg(long, env = "TRBENCH_MODEL", value_delimiter = ',', value_name = "[MODEL=]NAME")]
+    pub model: Vec<Named>,
     /// Folder for results [default: results/TIME-WORKLOAD].
     #[arg(long, env = "TRBENCH_OUTPUT_DIR")]
     pub output_dir: Option<PathBuf>,
@@ -97,6 +99,30 @@ pub struct RunArgs {
     /// Format of the report on stdout.
     #[arg(long, env = "TRBENCH_OUTPUT", default_value = "table")]
     pub output: Format,
+}
+
+/// A value, with the model that it is for where one is named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// Name of the model; empty when none is given.
+    pub model: String,
+    /// The value.
+    pub value: String,
+}
+
+impl std::str::FromStr for Named {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        // An address may have a `=` of its own, after its scheme.
+        let named = text.split_once('=').filter(|(model, _)| !model.contains([':', '/']));
+        match named {
+            Some((model, value)) if model.is_empty() || value.is_empty() => {
+                Err("expected a value, or `MODEL=VALUE`".into())
+            }
+            Some((model, value)) => Ok(Self { model: model.to_owned(), value: value.to_owned() }),
+            None => Ok(Self { model: String::new(), value: text.to_owned() }),
+        }
+    }
 }
 
 /// How many items of a dataset to use.
@@ -128,6 +154,35 @@ impl RunArgs {
         }
     }
 
+    /// Whether servers of single models stand in for an engine.
+    pub(super) fn hops(&self) -> bool {
+        self.endpoint.iter().any(|endpoint| !endpoint.model.is_empty())
+    }
+
+    fn check_endpoints(&self) -> anyhow::Result<()> {
+        for list in [&self.endpoint, &self.model] {
+            let twice = list.iter().enumerate().find(|(at, named)| list[..*at].iter().any(|n| n.model == named.model));
+            if let Some((_, named)) = twice {
+                return Err(usage(format!("`{}` is the second value for `{}`", named.value, named.model)));
+            }
+        }
+        if self.endpoint.is_empty() {
+            return Ok(());
+        }
+        if self.hops() && self.endpoint.iter().any(|endpoint| endpoint.model.is_empty()) {
+            return Err(usage("--endpoint: give one address, or `MODEL=URL` for every model"));
+        }
+        if self.hops() != self.config.is_some() {
+            return Err(usage(
+                "--endpoint: `MODEL=URL` needs --config for models and routing, a plain address takes none",
+            ));
+        }
+        if self.system != [System::Config] {
+            return Err(usage("--endpoint: servers are one system, without --system"));
+        }
+        Ok(())
+    }
+
     /// Checks ranges, and flags that do not go together.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         if let Some(bad) = self.concurrency.iter().find(|n| !(1..=4096).contains(*n)) {
@@ -144,6 +199,7 @@ impl RunArgs {
         if self.warmup > 100_000 {
             return Err(usage(format!("--warmup {} is not allowed, allowed are 0 to 100000", self.warmup)));
         }
+        self.check_endpoints()?;
         let numbers = [("--rate", self.rate), ("--slo-ttft-ms", self.slo_ttft_ms), ("--slo-tpot-ms", self.slo_tpot_ms)];
         for (flag, value) in numbers {
             if let Some(bad) = value.filter(|value| !(*value > 0.0 && *value <= 1e6)) {

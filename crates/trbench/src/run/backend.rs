@@ -1,14 +1,17 @@
 //! What answers requests: an engine in this process, or a server with the OpenAI API.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
-use tokenrouter_engine::tokenizer::ChatMessage;
-use tokenrouter_engine::{Engine, EngineStats, FinishReason, Request, SamplingParams, StreamEvent};
+use tokenrouter_engine::tokenizer::{ChatMessage, TextCodec};
+use tokenrouter_engine::{Config, Engine, EngineStats, FinishReason, Request, SamplingParams, StreamEvent};
 
-use crate::cli::usage;
+use super::args::{Named, RunArgs};
+use super::completion;
+use super::remote::Remote;
 use crate::trace::TraceStep;
 
 /// Longest time without a byte from a server.
@@ -19,7 +22,13 @@ const MAX_LINE: usize = 1 << 20;
 /// Answers requests.
 pub(super) enum Backend {
     Engine(Arc<Engine>),
-    Http { client: reqwest::Client, url: String, model: String },
+    Http {
+        client: reqwest::Client,
+        url: String,
+        model: String,
+    },
+    /// Servers of single models.
+    Remote(Box<Remote>),
 }
 
 /// What came back so far; kept when a request is interrupted.
@@ -74,7 +83,7 @@ impl Reply {
         }
     }
 
-    fn count_token(&mut self) {
+    pub(super) fn count_token(&mut self) {
         self.first_token.get_or_insert_with(|| self.start.elapsed());
         self.tokens += 1;
         self.live.set(self.live.get() + 1);
@@ -82,21 +91,26 @@ impl Reply {
 }
 
 impl Backend {
-    pub(super) fn http(url: &str, model: &str) -> anyhow::Result<Self> {
-        let parsed = reqwest::Url::parse(url).map_err(|error| usage(format!("--endpoint `{url}`: {error}")))?;
-        if !matches!(parsed.scheme(), "http" | "https") {
-            return Err(usage(format!("--endpoint `{url}`: allowed schemes are `http` and `https`")));
-        }
+    /// The servers of `--endpoint`; those of single models need the configuration.
+    pub(super) fn servers(args: &RunArgs, config: Option<&Config>) -> anyhow::Result<Self> {
         let client =
             reqwest::Client::builder().read_timeout(READ_TIMEOUT).build().context("cannot make an HTTP client")?;
-        let base = url.trim_end_matches('/').trim_end_matches("/v1");
-        Ok(Self::Http { client, url: format!("{base}/v1/chat/completions"), model: model.to_owned() })
+        let by_model = |list: &[Named]| list.iter().map(|n| (n.model.clone(), n.value.clone())).collect();
+        let (urls, models): (HashMap<_, _>, HashMap<_, _>) = (by_model(&args.endpoint), by_model(&args.model));
+        match config {
+            Some(config) => Ok(Self::Remote(Box::new(Remote::new(client, config, &urls, &models)?))),
+            None => {
+                let base = completion::base(urls.get("").context("no endpoint is given")?)?;
+                let model = models.get("").cloned().unwrap_or_else(|| "default".into());
+                Ok(Self::Http { client, url: format!("{base}/v1/chat/completions"), model })
+            }
+        }
     }
 
     pub(super) fn stats(&self) -> Option<EngineStats> {
         match self {
             Self::Engine(engine) => Some(engine.stats()),
-            Self::Http { .. } => None,
+            Self::Http { .. } | Self::Remote(_) => None,
         }
     }
 
@@ -104,7 +118,7 @@ impl Backend {
     pub(super) fn models(&self) -> Option<(Vec<String>, usize)> {
         match self {
             Self::Engine(engine) => Some((engine.model_names().to_vec(), engine.entry_index())),
-            Self::Http { .. } => None,
+            Self::Http { .. } | Self::Remote(_) => None,
         }
     }
 
@@ -112,6 +126,7 @@ impl Backend {
         match self {
             Self::Engine(engine) => serde_json::to_value(engine.info()).unwrap_or(Value::Null),
             Self::Http { url, .. } => json!({"endpoint": url}),
+            Self::Remote(remote) => remote.info(),
         }
     }
 
@@ -125,6 +140,7 @@ impl Backend {
     ) -> anyhow::Result<()> {
         match self {
             Self::Engine(engine) => ask_engine(engine, messages, sampling, key, reply).await,
+            Self::Remote(remote) => remote.ask(messages, &sampling, key, reply).await,
             Self::Http { client, url, model } => {
                 let body = json!({
                     "model": model,
@@ -141,6 +157,15 @@ impl Backend {
     }
 }
 
+/// A conversation as one text.
+pub(super) fn render(text: Option<&TextCodec>, messages: &[ChatMessage]) -> anyhow::Result<String> {
+    if let Some(text) = text.filter(|text| text.has_chat_template()) {
+        return Ok(text.apply_chat_template(messages)?);
+    }
+    let contents: Vec<_> = messages.iter().map(|message| message.content.as_str()).collect();
+    Ok(contents.join("\n\n"))
+}
+
 async fn ask_engine(
     engine: &Engine,
     messages: &[ChatMessage],
@@ -149,11 +174,7 @@ async fn ask_engine(
     reply: &mut Reply,
 ) -> anyhow::Result<()> {
     let prompt = match engine.text() {
-        Some(text) if text.has_chat_template() => text.encode(&text.apply_chat_template(messages)?)?,
-        Some(text) => {
-            let contents: Vec<_> = messages.iter().map(|message| message.content.as_str()).collect();
-            text.encode(&contents.join("\n\n"))?
-        }
+        Some(text) => text.encode(&render(Some(text), messages)?)?,
         // Emulated models read nothing; about as many tokens as the text would have.
         None => messages.iter().flat_map(|message| message.content.bytes()).step_by(4).map(u32::from).collect(),
     };

@@ -3,10 +3,12 @@
 mod args;
 mod arrivals;
 mod backend;
+mod completion;
 mod load;
 mod profile;
 mod progress;
 mod record;
+mod remote;
 mod resume;
 mod system;
 mod trial;
@@ -62,7 +64,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         }
         given => results::create_root(given.as_deref().or(args.output_dir.as_deref()), args.workload.name())?,
     };
-    if let Some(config) = cells.iter().find_map(|cell| cell.config.as_ref()) {
+    if let Some(config) = cells.iter().find_map(|cell| cell.config.as_ref()).filter(|_| args.endpoint.is_empty()) {
         fetch::ensure_sources(config)?;
     }
     let manifest = Manifest::collect(args, &origin, &text, &dataset_name, &items);
@@ -93,11 +95,13 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
 fn plan(args: &RunArgs, origin: &str, text: &str) -> anyhow::Result<Vec<Cell>> {
     let mut cells = Vec::new();
     let pace = args.rate.map(|rate| format!("-r{rate}")).unwrap_or_default();
-    if args.endpoint.is_some() {
+    if !args.endpoint.is_empty() {
+        let config = if args.hops() { Some(Config::from_yaml(text, Path::new(origin))?) } else { None };
+        let name = if args.hops() { "standard-endpoints" } else { "endpoint" };
         cells.extend(args.concurrency.iter().map(|concurrency| Cell {
-            label: format!("endpoint-c{concurrency}{pace}"),
+            label: format!("{name}-c{concurrency}{pace}"),
             concurrency: *concurrency,
-            config: None,
+            config: config.clone(),
         }));
         return Ok(cells);
     }

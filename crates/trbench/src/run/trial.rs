@@ -99,11 +99,10 @@ impl Run<'_> {
     }
 
     fn launch(&self, cell: &Cell) -> anyhow::Result<Backend> {
-        let (Some(config), url) = (&cell.config, &self.args.endpoint) else {
-            let url = self.args.endpoint.as_deref().context("neither a configuration nor an endpoint")?;
-            return Backend::http(url, &self.args.model);
+        let config = match &cell.config {
+            Some(config) if self.args.endpoint.is_empty() => config,
+            config => return Backend::servers(self.args, config.as_ref()),
         };
-        debug_assert!(url.is_none());
         let bar = spinner("loading models");
         let start = Instant::now();
         let mut config = config.clone();
