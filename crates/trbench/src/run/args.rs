@@ -31,7 +31,7 @@ pub struct RunArgs {
     #[arg(long, env = "TRBENCH_CONCURRENCY", value_delimiter = ',', default_value = "4")]
     pub concurrency: Vec<usize>,
     /// Open loop: sessions that arrive per second, however many are in flight.
-    #[arg(long, env = "TRBENCH_RATE")]
+    #[arg(long, env = "TRBENCH_RATE", allow_negative_numbers = true)]
     pub rate: Option<f64>,
     /// Gaps between arrivals: `poisson`, or `gamma:CV` with a coefficient of variation (1 is Poisson, above it is burstier).
     #[arg(long, env = "TRBENCH_ARRIVALS", default_value = "poisson", requires = "rate")]
@@ -43,10 +43,10 @@ pub struct RunArgs {
     #[arg(long, env = "TRBENCH_TRIALS", default_value_t = 1)]
     pub trials: usize,
     /// Goodput counts requests whose first token came within this time.
-    #[arg(long, env = "TRBENCH_SLO_TTFT_MS")]
+    #[arg(long, env = "TRBENCH_SLO_TTFT_MS", allow_negative_numbers = true)]
     pub slo_ttft_ms: Option<f64>,
     /// Goodput counts requests whose mean time between tokens is at most this.
-    #[arg(long, env = "TRBENCH_SLO_TPOT_MS")]
+    #[arg(long, env = "TRBENCH_SLO_TPOT_MS", allow_negative_numbers = true)]
     pub slo_tpot_ms: Option<f64>,
     /// Problems, prompts or sessions of the dataset to use, from its start: a number, or `all`.
     #[arg(long, env = "TRBENCH_NUM_PROMPTS", default_value = "16")]
