@@ -29,6 +29,11 @@ fn config(routing: &RoutingConfig, runner: RunnerKind) -> Config {
     let yaml = include_str!("../../../../config/rstitch/demo.yaml");
     let mut config = Config::from_yaml(yaml, "demo.yaml").expect("the shipped configuration");
     config.routing = routing.clone();
+    if routing.options.get("weights").is_some() {
+        // The heads were trained on the patched small model.
+        let patch = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/draft/demo-24.safetensors");
+        config.models["small"].patch = Some(patch);
+    }
     for model in config.models.values_mut() {
         model.runner = runner;
         model.cores = None;
@@ -82,7 +87,8 @@ fn methods() -> Vec<(RoutingConfig, Form)> {
         (RoutingConfig::new("rule", rules), Form::Any),
         (RoutingConfig::new("r2r", head("r2r")), Form::Borrow),
         (RoutingConfig::new("citer", head("citer")), Form::Borrow),
-        (RoutingConfig::new("collm", head("collm")), Form::Borrow),
+        // At its own threshold the head lets nothing through in so few tokens.
+        (RoutingConfig::new("collm", json!({"weights": head("collm")["weights"], "threshold": 0.45})), Form::Borrow),
     ]
 }
 
