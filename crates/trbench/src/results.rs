@@ -12,7 +12,7 @@ use tokenrouter_engine::EngineStats;
 
 use crate::cli::usage;
 use crate::dataset::Item;
-use crate::run::{Record, RunArgs};
+use crate::run::{Judged, Record, RunArgs};
 use crate::stats::{GeometricTest, geometric_test, mean, percentile, ratio, wilson};
 use crate::trials::{Slo, TrialMean, TrialRows, TrialSummary, summarise};
 
@@ -87,6 +87,12 @@ pub struct Summary {
     /// Largest delay between the time at which a request was to be sent and the client's sending it.
     #[serde(default)]
     pub max_client_lag_ms: Option<f64>,
+    /// Index of the entry model among `models`.
+    #[serde(default)]
+    pub entry: usize,
+    /// What the model of `--judge` says of the answers.
+    #[serde(default)]
+    pub judged: Option<Judged>,
     /// Complete requests that were taken over from an interrupted run; `models` does not cover them.
     #[serde(default)]
     pub resumed: usize,
@@ -124,6 +130,15 @@ pub struct ModelSummary {
     pub step_ms_by_batch: Vec<Option<f64>>,
     /// Tokens fed: decoded, appended at returns, prefilled.
     pub fed_tokens: u64,
+    /// Rows of all steps.
+    #[serde(default)]
+    pub rows: u64,
+    /// Seconds that requests were in steps: a step counts once for each of its rows.
+    #[serde(default)]
+    pub row_s: f64,
+    /// Part of `row_s` in which a request had more than one new token: prefill, and what a return brings along.
+    #[serde(default)]
+    pub extend_row_s: f64,
     /// Mean wait in the buffer per row, in milliseconds.
     pub buffer_wait_ms: f64,
     /// Steps launched at the threshold, and by `max_wait`.
@@ -172,6 +187,9 @@ pub fn model_summaries(after: &EngineStats, before: Option<&EngineStats>) -> Vec
                 prefix_hits: stats.prefix_hits,
                 step_ms_by_batch: stats.step_time_by_batch.iter().map(|(n, time)| per_step(*time, *n)).collect(),
                 fed_tokens: stats.fed_tokens,
+                rows: stats.rows,
+                row_s: stats.row_time.as_secs_f64(),
+                extend_row_s: stats.extend_row_time.as_secs_f64(),
                 buffer_wait_ms: per_step(stats.buffer_wait, stats.rows).unwrap_or(0.0),
                 launches_full: stats.launches_full,
                 launches_timeout: stats.launches_timeout,
@@ -238,6 +256,8 @@ impl Summary {
             request_goodput: slo.is_set().then(|| per_second(good)),
             client_busy: (duration > 0.0).then(|| per_second(seconds(|trial| trial.client_busy))),
             max_client_lag_ms: records.iter().filter_map(|record| record.client_lag_ms).max_by(f64::total_cmp),
+            entry: 0,
+            judged: None,
             resumed: 0,
         }
     }
@@ -323,7 +343,7 @@ impl Manifest {
             dataset_sha256: digest(&problems),
             items: items.len(),
             seed: args.seed,
-            max_tokens: args.max_tokens,
+            max_tokens: args.max_tokens(),
             temperature: args.temperature,
             repeats: args.repeats,
             ignore_eos: args.ignore_eos,

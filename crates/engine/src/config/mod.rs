@@ -79,6 +79,9 @@ pub struct EmulatedConfig {
     /// Step time in milliseconds: one number for every batch size, or a list whose entry `b - 1` is for batch size `b`
     /// (larger batches continue along the last two entries).
     pub latency_ms: LatencyProfile,
+    /// Milliseconds for every new token beyond the first of a row: what a prompt costs.
+    #[serde(default)]
+    pub prefill_ms_per_token: f64,
 }
 
 /// Step time by batch size, in milliseconds.

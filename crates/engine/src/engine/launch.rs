@@ -204,7 +204,7 @@ fn launch_info(
 }
 
 fn describe(name: &str, model: &ModelConfig, threads: usize) -> String {
-    if let Some(EmulatedConfig { latency_ms }) = &model.emulated {
+    if let Some(EmulatedConfig { latency_ms, .. }) = &model.emulated {
         return format!("{name}: emulated, {:.3} ms at batch 1", latency_ms.at(1));
     }
     let origin = model.path.as_ref().map(|path| path.display().to_string());
@@ -356,7 +356,8 @@ fn load_runners(
         let profiles = config.models.values().filter_map(|model| model.emulated.as_ref()).zip(options);
         let runner = |(emulated, options): (&EmulatedConfig, &RunnerOptions)| -> Box<dyn ModelRunner> {
             let (blocks, block_size) = options.kv;
-            let model = EmulatedModel::new(emulated.latency_ms.clone(), EMULATED_VOCAB as u32, blocks, block_size);
+            let model = EmulatedModel::new(emulated.latency_ms.clone(), EMULATED_VOCAB as u32, blocks, block_size)
+                .with_prefill(emulated.prefill_ms_per_token);
             Box::new(EmulatedRunner(model))
         };
         return Ok(profiles.map(runner).collect());

@@ -31,6 +31,7 @@ pub(crate) fn missing_signal(needs: &SignalNeeds) -> Option<&'static str> {
 #[derive(Debug)]
 pub struct EmulatedModel {
     profile: LatencyProfile,
+    prefill_ms_per_token: f64,
     vocab: u32,
     block_size: usize,
     /// Hash of the whole prefix, per position of every block.
@@ -40,12 +41,21 @@ pub struct EmulatedModel {
 impl EmulatedModel {
     /// A model with `blocks * block_size` KV positions.
     pub fn new(profile: LatencyProfile, vocab: u32, blocks: usize, block_size: usize) -> Self {
-        Self { profile, vocab, block_size, kv: vec![0; blocks * block_size] }
+        Self { profile, prefill_ms_per_token: 0.0, vocab, block_size, kv: vec![0; blocks * block_size] }
+    }
+
+    /// The same with a cost for every new token beyond the first of a row.
+    #[must_use]
+    pub fn with_prefill(mut self, ms_per_token: f64) -> Self {
+        self.prefill_ms_per_token = ms_per_token;
+        self
     }
 
     /// Time of a step with this batch.
     pub fn latency(&self, batch: &Batch) -> Duration {
-        Duration::from_secs_f64(self.profile.at(batch.rows().len()) / 1e3)
+        let rows = batch.rows().len();
+        let prefill = self.prefill_ms_per_token * batch.total_tokens().saturating_sub(rows) as f64;
+        Duration::from_secs_f64((self.profile.at(rows) + prefill) / 1e3)
     }
 
     /// The outputs of a step: all signals that an emulated model has, whatever was asked for. The entropy is uniform

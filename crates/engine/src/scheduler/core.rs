@@ -238,7 +238,8 @@ impl Core {
         assert!(std::mem::take(&mut self.running), "a step ended that was not launched");
         let batch = std::mem::take(&mut self.batch);
         let prefill = batch.rows().iter().any(|row| row.start < row.request.prompt.len());
-        self.stats.record_time(batch.rows().len(), prefill, took);
+        let extending = batch.rows().iter().filter(|row| batch.tokens(row).len() > 1).count();
+        self.stats.record_time(batch.rows().len(), extending, prefill, took);
         let mut views = std::mem::take(&mut self.views);
         for (row, token) in batch.rows().iter().filter(|row| row.sample).zip(&output.tokens) {
             views.push(self.view(row, *token));

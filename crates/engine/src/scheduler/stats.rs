@@ -33,6 +33,10 @@ pub struct ModelStats {
     pub buffer_wait: Duration,
     /// Rows launched.
     pub rows: u64,
+    /// Time of steps, counted once for every row: how long requests were in steps.
+    pub row_time: Duration,
+    /// Part of `row_time` of rows with more than one new token: prefills, and what returns bring along.
+    pub extend_row_time: Duration,
     /// Launches because the threshold was reached / because a request had waited `max_wait`.
     pub launches_full: u64,
     /// See `launches_full`.
@@ -76,8 +80,10 @@ impl ModelStats {
         self.batch_sizes[rows] += 1;
     }
 
-    pub(super) fn record_time(&mut self, rows: usize, prefill: bool, time: Duration) {
+    pub(super) fn record_time(&mut self, rows: usize, extending: usize, prefill: bool, time: Duration) {
         self.busy += time;
+        self.row_time += time * rows as u32;
+        self.extend_row_time += time * extending as u32;
         if !prefill {
             let (count, sum) = &mut self.step_time_by_batch[rows];
             *count += 1;
@@ -111,6 +117,8 @@ impl ModelStats {
             fed_tokens: self.fed_tokens - earlier.fed_tokens,
             buffer_wait: self.buffer_wait - earlier.buffer_wait,
             rows: self.rows - earlier.rows,
+            row_time: self.row_time - earlier.row_time,
+            extend_row_time: self.extend_row_time - earlier.extend_row_time,
             launches_full: self.launches_full - earlier.launches_full,
             launches_timeout: self.launches_timeout - earlier.launches_timeout,
             transitions: zip(&self.transitions, &earlier.transitions),
@@ -142,6 +150,8 @@ impl ModelStats {
         self.fed_tokens += other.fed_tokens;
         self.buffer_wait += other.buffer_wait;
         self.rows += other.rows;
+        self.row_time += other.row_time;
+        self.extend_row_time += other.extend_row_time;
         self.launches_full += other.launches_full;
         self.launches_timeout += other.launches_timeout;
         sum(&mut self.transitions, &other.transitions);

@@ -1,6 +1,7 @@
 //! `trbench figures`: one scenario file per figure, measured or computed, drawn, and put into a report.
 
 mod gain;
+mod grid;
 mod palette;
 mod report;
 mod validation;
@@ -69,11 +70,19 @@ enum Scenario {
         paper: String,
         profiles: IndexMap<Profile, gain::Settings>,
     },
+    /// Runs over a grid of axes.
+    Grid {
+        title: String,
+        /// See above.
+        paper: String,
+        profiles: IndexMap<Profile, grid::Settings>,
+    },
 }
 
 impl Scenario {
     fn words(&self) -> (&str, &str) {
-        let (Self::Validate { title, paper, .. } | Self::Gain { title, paper, .. }) = self;
+        let (Self::Validate { title, paper, .. } | Self::Gain { title, paper, .. } | Self::Grid { title, paper, .. }) =
+            self;
         (title, paper)
     }
 }
@@ -138,6 +147,7 @@ fn make(
     let exists = match scenario {
         Scenario::Validate { profiles, .. } => profiles.contains_key(&profile),
         Scenario::Gain { profiles, .. } => profiles.contains_key(&profile),
+        Scenario::Grid { profiles, .. } => profiles.contains_key(&profile),
     };
     if !exists {
         return Ok(None);
@@ -149,6 +159,7 @@ fn make(
     let made = match scenario {
         Scenario::Validate { profiles, .. } => validation::make(&profiles[&profile], folder)?,
         Scenario::Gain { profiles, .. } => gain::make(&profiles[&profile])?,
+        Scenario::Grid { title, profiles, .. } => grid::make(&profiles[&profile], title, folder, &args.out)?,
     };
     write_file(&args.out.join(format!("{name}.csv")), &made.csv)?;
     write_file(&args.out.join(format!("{name}.svg")), made.svg.as_bytes())?;

@@ -19,3 +19,19 @@ pub(super) fn shade(share: f64) -> RGBColor {
     let mix = |from: f64, to: f64| (from + share * (to - from)).round() as u8;
     RGBColor(mix(247.0, 8.0), mix(251.0, 64.0), mix(255.0, 129.0))
 }
+
+/// The colour of a system, or the `index`-th for anything else.
+pub(super) fn of(name: &str, index: usize) -> RGBColor {
+    const SYSTEMS: [(&str, usize); 8] = [
+        ("delayed", 0),
+        ("lockstep", 1),
+        ("single:small", 2),
+        ("fixed thresholds", 2),
+        ("async-no-resume", 3),
+        ("standard", 4),
+        ("async", 5),
+        ("single:large", 6),
+    ];
+    let known = SYSTEMS.iter().find(|(system, _)| *system == name).map(|(_, index)| *index);
+    SERIES[known.unwrap_or(index) % SERIES.len()]
+}

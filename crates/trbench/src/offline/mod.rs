@@ -110,6 +110,11 @@ impl OfflineModel {
         })
     }
 
+    /// Most positions of a sequence.
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
     /// The decoder, to change what it computes.
     pub(crate) fn decoder(&mut self) -> &mut Decoder {
         self.runner.parts().0

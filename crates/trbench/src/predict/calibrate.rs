@@ -58,6 +58,18 @@ pub fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Measures the system of a configuration's text at one concurrency: enough for the thresholds at that concurrency.
+pub(crate) fn calibrate_text(
+    text: &str,
+    origin: &str,
+    concurrency: usize,
+    seconds: f64,
+) -> anyhow::Result<Calibration> {
+    let config = Config::from_yaml(text, std::path::Path::new(origin))?;
+    crate::fetch::ensure_sources(&config)?;
+    measure(&config, origin, &[1, concurrency], &window(seconds, 256, 0))
+}
+
 /// Checks flags that `calibrate` and `validate` share.
 pub(super) fn check_load(concurrency: &[usize], seconds: f64) -> anyhow::Result<()> {
     if let Some(bad) = concurrency.iter().find(|n| !(1..=256).contains(*n)) {

@@ -5,6 +5,7 @@ mod calibration;
 mod steady;
 mod validate;
 
+pub(crate) use calibrate::calibrate_text;
 pub use calibrate::{CalibrateArgs, run as run_calibrate};
 pub use calibration::{Calibration, ModelCalibration};
 pub use validate::{Best, Point, ValidateArgs, Validation, ValidationTask, csv_of, run as run_validate};
@@ -64,7 +65,7 @@ impl Inputs {
     /// The emulated system that these describe, under random borrow or mixture routing as the matrices say.
     fn emulated(&self) -> Config {
         let models = self.latencies.iter().enumerate().map(|(index, profile)| {
-            let emulated = Some(EmulatedConfig { latency_ms: profile.clone() });
+            let emulated = Some(EmulatedConfig { latency_ms: profile.clone(), prefill_ms_per_token: 0.0 });
             (format!("m{index}"), ModelConfig { emulated, ..ModelConfig::default() })
         });
         let options = serde_json::json!({"semantics": "borrow", "probability": self.routing[0][1]});

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use tokenrouter_engine::config::{LatencyProfile, ThresholdConfig};
+use tokenrouter_engine::config::{ModelConfig, ThresholdConfig};
 use tokenrouter_engine::routing::registry::{self, SystemView};
 use tokenrouter_engine::runner::EmulatedModel;
 use tokenrouter_engine::scheduler::{CoreConfig, ModelStats, ThresholdTable};
@@ -161,13 +161,13 @@ pub(super) fn virtual_time(
         eos: Vec::new(),
         texts: None,
     };
-    let profiles: Vec<LatencyProfile> = config
-        .models
-        .values()
-        .map(|model| model.emulated.as_ref().map(|emulated| emulated.latency_ms.clone()))
-        .collect::<Option<_>>()
-        .context("`--virtual-time` needs emulated models")?;
-    let models = profiles.into_iter().map(|profile| EmulatedModel::new(profile, VOCAB, blocks, block_size)).collect();
+    let model = |model: &ModelConfig| {
+        let emulated = model.emulated.as_ref()?;
+        let model = EmulatedModel::new(emulated.latency_ms.clone(), VOCAB, blocks, block_size);
+        Some(model.with_prefill(emulated.prefill_ms_per_token))
+    };
+    let models: Option<_> = config.models.values().map(model).collect();
+    let models = models.context("`--virtual-time` needs emulated models")?;
     let mut simulator =
         Simulator::new((0..names.len()).map(core).collect(), models, &std::sync::Arc::from(policy), LinkDelay::NONE);
     for key in 0..requests as u64 {

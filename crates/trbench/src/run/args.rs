@@ -18,6 +18,10 @@ pub struct RunArgs {
     /// Configuration of the routed system [default: the built-in config/rstitch/demo.yaml].
     #[arg(long, short, env = "TRBENCH_CONFIG")]
     pub config: Option<PathBuf>,
+    /// Change a key of the configuration, such as `batching.thresholds=[1,2]` or `routing.probability=0.2`; the value is YAML.
+    /// Once for every key.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
     /// A calibration of this system (`trbench calibrate`): thresholds of `config` and `delayed` are computed from it.
     #[arg(long, env = "TRBENCH_CALIBRATION", conflicts_with = "endpoint")]
     pub calibration: Option<PathBuf>,
@@ -54,9 +58,9 @@ pub struct RunArgs {
     /// Times that each item is asked.
     #[arg(long, env = "TRBENCH_REPEATS", default_value_t = 1)]
     pub repeats: usize,
-    /// Most tokens per answer.
-    #[arg(long, env = "TRBENCH_MAX_TOKENS", default_value_t = 256)]
-    pub max_tokens: usize,
+    /// Most tokens per answer [default: 256, and 8192 for `aime-8k`].
+    #[arg(long, env = "TRBENCH_MAX_TOKENS")]
+    pub max_tokens: Option<usize>,
     /// Go on after the end token, so that every answer has `--max-tokens` tokens.
     #[arg(long, env = "TRBENCH_IGNORE_EOS")]
     pub ignore_eos: bool,
@@ -87,6 +91,10 @@ pub struct RunArgs {
     /// Continue the run in this folder: requests that it has complete rows of are not sent again.
     #[arg(long, env = "TRBENCH_RESUME", value_name = "DIR", conflicts_with = "output_dir")]
     pub resume: Option<PathBuf>,
+    /// Let this model of the configuration read the answers afterwards: how many of their tokens it would have written
+    /// itself, and how likely they are to it.
+    #[arg(long, env = "TRBENCH_JUDGE", value_name = "MODEL", conflicts_with = "endpoint")]
+    pub judge: Option<String>,
     /// Write every step of every request to `trace.jsonl`, for `trbench trace`, `trbench sweep-threshold` and `--replay`.
     #[arg(long, env = "TRBENCH_TRACE", conflicts_with = "endpoint")]
     pub trace: bool,
@@ -146,6 +154,12 @@ impl std::str::FromStr for NumPrompts {
 }
 
 impl RunArgs {
+    /// Most tokens per answer.
+    pub(crate) fn max_tokens(&self) -> usize {
+        let of_workload = if self.workload == Workload::Aime8k { 8192 } else { 256 };
+        self.max_tokens.unwrap_or(of_workload)
+    }
+
     /// What the load is, in words.
     pub(crate) fn load(&self) -> String {
         match self.rate {
@@ -188,7 +202,7 @@ impl RunArgs {
         if let Some(bad) = self.concurrency.iter().find(|n| !(1..=4096).contains(*n)) {
             return Err(usage(format!("--concurrency {bad} is not allowed, allowed are 1 to 4096")));
         }
-        for (flag, value) in [("--repeats", self.repeats), ("--max-tokens", self.max_tokens)] {
+        for (flag, value) in [("--repeats", self.repeats), ("--max-tokens", self.max_tokens())] {
             if !(1..=1_000_000).contains(&value) {
                 return Err(usage(format!("{flag} {value} is not allowed, allowed are 1 to 1000000")));
             }

@@ -11,6 +11,7 @@ use tokenrouter_engine::{Config, Engine, EngineStats, FinishReason, Request, Sam
 
 use super::args::{Named, RunArgs};
 use super::completion;
+use super::judge::Answer;
 use super::remote::Remote;
 use crate::trace::TraceStep;
 
@@ -53,6 +54,8 @@ pub(super) struct Reply {
     pub(super) steps: Vec<TraceStep>,
     /// Counts the tokens of all requests as they come, for the progress bar.
     pub(super) live: std::rc::Rc<std::cell::Cell<u64>>,
+    /// Prompt and answer, where they are to be judged and the tokens are known.
+    pub(super) answer: Option<Answer>,
 }
 
 impl Reply {
@@ -72,6 +75,7 @@ impl Reply {
             trace,
             steps: Vec::new(),
             live,
+            answer: None,
         }
     }
 
@@ -179,6 +183,9 @@ async fn ask_engine(
         None => messages.iter().flat_map(|message| message.content.bytes()).step_by(4).map(u32::from).collect(),
     };
     reply.prompt_tokens = Some(prompt.len() as u64);
+    if let Some(answer) = &mut reply.answer {
+        *answer = Answer { tokens: prompt.clone(), prompt: prompt.len() };
+    }
     let mut decoder = engine.text().map(|text| text.stream(&sampling.stop));
     let mut stream = engine.generate(Request { trace: reply.trace, ..Request::new(prompt, sampling, key) })?;
     while let Some(event) = stream.next().await {
@@ -191,6 +198,9 @@ async fn ask_engine(
             }
             StreamEvent::Token(token) => {
                 reply.count_token();
+                if let Some(answer) = &mut reply.answer {
+                    answer.tokens.push(token.id);
+                }
                 if let Some(decoder) = &mut decoder {
                     let piece = decoder.push(token.id)?;
                     reply.add_text(&piece);

@@ -13,6 +13,7 @@ use tokenrouter_engine::SamplingParams;
 use tokio::sync::watch;
 
 use super::backend::{Backend, Reply};
+use super::judge::Answer;
 use super::record::{Place, Record, record};
 use super::{RunArgs, progress};
 use crate::dataset::Item;
@@ -47,6 +48,8 @@ pub(super) struct Outcome {
     pub records: Vec<Record>,
     /// The steps of those requests, if they were asked for.
     pub traces: Vec<RequestTrace>,
+    /// Prompts and answers of those that are complete, if they are to be judged.
+    pub answers: Vec<Answer>,
     /// From the first send to the last end.
     pub duration: Duration,
     /// Time in which the client's thread was busy.
@@ -70,6 +73,7 @@ struct Shared<'a> {
     stop: watch::Receiver<bool>,
     records: RefCell<Vec<Record>>,
     traces: RefCell<Vec<RequestTrace>>,
+    answers: RefCell<Vec<(u64, Answer)>>,
     bar: indicatif::ProgressBar,
     start: Instant,
 }
@@ -103,6 +107,7 @@ pub(super) async fn drive(backend: &Backend, load: &Load<'_>, args: &RunArgs) ->
         stop,
         records: RefCell::default(),
         traces: RefCell::default(),
+        answers: RefCell::default(),
         bar: progress::requests(total, &load.label),
         start: Instant::now(),
     };
@@ -140,8 +145,11 @@ pub(super) async fn drive(backend: &Backend, load: &Load<'_>, args: &RunArgs) ->
     records.sort_unstable_by_key(|record| record.id);
     let mut traces = shared.traces.into_inner();
     traces.sort_unstable_by_key(|trace| trace.id);
+    let mut answers = shared.answers.into_inner();
+    answers.sort_unstable_by_key(|(id, _)| *id);
+    let answers = answers.into_iter().map(|(_, answer)| answer).collect();
     let client_busy = busy().saturating_sub(busy_before);
-    Outcome { records, traces, duration: shared.start.elapsed(), client_busy, interrupted }
+    Outcome { records, traces, answers, duration: shared.start.elapsed(), client_busy, interrupted }
 }
 
 /// Time that the client's thread has spent working so far.
@@ -202,12 +210,13 @@ async fn request(shared: &Shared<'_>, place: Place, item: &Item) {
         temperature: args.temperature,
         // Another sample of the draws for each trial; the same ones for every system.
         seed: args.seed.wrapping_add(place.trial as u64),
-        max_tokens: args.max_tokens,
+        max_tokens: args.max_tokens(),
         ignore_eos: args.ignore_eos,
         ..SamplingParams::default()
     };
     let start = shared.start + place.start;
     let mut reply = Reply::new(start, Rc::clone(&shared.tokens), args.trace);
+    reply.answer = args.judge.is_some().then(Answer::default);
     let mut stop = shared.stop.clone();
     let ended = tokio::select! {
         result = shared.backend.ask(item.prompt.messages(), sampling, place.id, &mut reply) => Some(result),
@@ -222,7 +231,10 @@ async fn request(shared: &Shared<'_>, place: Place, item: &Item) {
         }
         None => reply.finish_reason = "cancelled".into(),
     }
-    shared.records.borrow_mut().push(record(place, item, &reply, elapsed));
+    let record = record(place, item, &reply, elapsed);
+    let judged = reply.answer.take().filter(|_| record.is_complete());
+    shared.answers.borrow_mut().extend(judged.map(|answer| (place.id, answer)));
+    shared.records.borrow_mut().push(record);
     if let Some((models, entry)) = shared.backend.models().filter(|_| args.trace) {
         let steps = std::mem::take(&mut reply.steps);
         shared.traces.borrow_mut().push(RequestTrace { id: place.id, item: item.id.clone(), models, entry, steps });

@@ -4,7 +4,9 @@ mod args;
 mod arrivals;
 mod backend;
 mod completion;
+mod judge;
 mod load;
+mod overrides;
 mod profile;
 mod progress;
 mod record;
@@ -16,19 +18,20 @@ mod workload;
 
 use std::collections::HashMap;
 use std::io::IsTerminal as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tokenrouter_engine::routing::replay::Replay;
 use tokenrouter_engine::{Config, StepRecord};
 
 use crate::cli::{Interrupted, usage};
-use crate::results::{self, Manifest};
+use crate::results::{self, Manifest, Summary};
 use crate::{fetch, report};
 use trial::Run;
 
 pub use args::{NumPrompts, RunArgs};
 pub use arrivals::Arrivals;
+pub use judge::Judged;
 pub(crate) use progress::spinner;
 pub use record::Record;
 pub use system::System;
@@ -46,6 +49,30 @@ struct Cell {
 
 /// Runs the workload on every system at every concurrency, writes the results, prints the report.
 pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let (summaries, root, interrupted) = execute(args)?;
+    report::print(&summaries, args.output, std::io::stdout().lock())?;
+    note(&format!("results in {}", root.display()));
+    if interrupted {
+        return Err(Interrupted(format!("partial results are in `{}`", root.display())).into());
+    }
+    if summaries.iter().all(|summary| summary.completed == 0) {
+        let reason = summaries.iter().find_map(|summary| summary.first_error.clone()).unwrap_or_default();
+        anyhow::bail!("no request completed: {reason}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The same for other commands: nothing is printed on stdout, and an interrupt is an error.
+pub(crate) fn measure(args: &RunArgs) -> anyhow::Result<Vec<Summary>> {
+    let (summaries, root, interrupted) = execute(args)?;
+    if interrupted {
+        return Err(Interrupted(format!("partial results are in `{}`", root.display())).into());
+    }
+    Ok(summaries)
+}
+
+/// Where the configuration comes from, and its text with the keys of `--set`.
+pub(crate) fn config_text(args: &RunArgs) -> anyhow::Result<(String, String)> {
     let (origin, text) = match &args.config {
         Some(path) => {
             let text = std::fs::read_to_string(path)
@@ -54,6 +81,13 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         }
         None => (DEFAULT_CONFIG.0.to_owned(), DEFAULT_CONFIG.1.to_owned()),
     };
+    let text = overrides::apply(&text, &origin, &args.set)?;
+    Ok((origin, text))
+}
+
+/// Measures all cells; returns what was measured, where it is, and whether it was interrupted.
+fn execute(args: &RunArgs) -> anyhow::Result<(Vec<Summary>, PathBuf, bool)> {
+    let (origin, text) = config_text(args)?;
     args.check()?;
     let cells = plan(args, &origin, &text)?;
     let (dataset_name, items) = workload::items(args)?;
@@ -80,16 +114,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             break;
         }
     }
-    report::print(&summaries, args.output, std::io::stdout().lock())?;
-    note(&format!("results in {}", root.display()));
-    if interrupted {
-        return Err(Interrupted(format!("partial results are in `{}`", root.display())).into());
-    }
-    if summaries.iter().all(|summary| summary.completed == 0) {
-        let reason = summaries.iter().find_map(|summary| summary.first_error.clone()).unwrap_or_default();
-        anyhow::bail!("no request completed: {reason}");
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok((summaries, root, interrupted))
 }
 
 fn plan(args: &RunArgs, origin: &str, text: &str) -> anyhow::Result<Vec<Cell>> {
@@ -139,7 +164,7 @@ fn replay(args: &RunArgs, cells: &[Cell], requests: usize) -> anyhow::Result<Opt
 }
 
 /// A line for the person at the terminal; nothing when stderr is not one.
-fn note(line: &str) {
+pub(crate) fn note(line: &str) {
     use std::io::Write as _;
     if std::io::stderr().is_terminal() {
         let _best_effort = writeln!(std::io::stderr(), "{line}");

@@ -10,6 +10,7 @@ use tokenrouter_engine::routing::replay::Replay;
 use tokenrouter_engine::{Engine, EngineStats};
 
 use super::backend::Backend;
+use super::judge::{self, Answer};
 use super::load::{self, Load, Outcome, Pace};
 use super::resume::Earlier;
 use super::{Cell, RunArgs, note, profile, spinner};
@@ -32,6 +33,8 @@ pub(super) struct Run<'a> {
 struct Progress {
     trials: Vec<TrialRows>,
     models: Option<EngineStats>,
+    /// Of this process: answers from before an interruption are not kept.
+    answers: Vec<Answer>,
     interrupted: bool,
 }
 
@@ -40,7 +43,8 @@ impl Run<'_> {
     pub(super) fn cell(&self, cell: &Cell, dir: &Path) -> anyhow::Result<(Summary, bool)> {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot create `{}`", dir.display()))?;
         let earlier = if self.args.resume.is_some() { Earlier::read(dir, self.manifest)? } else { None };
-        let mut progress = Progress { trials: Vec::new(), models: None, interrupted: false };
+        let mut progress = Progress { trials: Vec::new(), models: None, answers: Vec::new(), interrupted: false };
+        let judge = cell.config.as_ref().map(|config| judge::model(self.args, config)).transpose()?.flatten();
         let mut summary = None;
         for trial in 0..self.args.trials {
             let (rows, done) = earlier.as_ref().map(|earlier| earlier.trial(trial)).unwrap_or_default();
@@ -53,6 +57,11 @@ impl Run<'_> {
             if progress.interrupted {
                 break;
             }
+        }
+        if let (Some(summary), Some(model), false) = (&mut summary, judge, progress.interrupted) {
+            summary.judged = judge::judge(model, &progress.answers)?;
+            let records = progress.trials.iter().flat_map(|trial| &trial.records);
+            results::write(dir, records, summary, self.manifest)?;
         }
         match summary.or(earlier.map(|earlier| earlier.summary)) {
             Some(summary) => Ok((summary, progress.interrupted)),
@@ -85,6 +94,7 @@ impl Run<'_> {
         progress.interrupted = outcome.interrupted;
         add_models(&mut progress.models, backend.stats(), before);
         let rows = progress.trials.last_mut().expect("pushed by the caller");
+        progress.answers.extend(outcome.answers);
         rows.records.extend(outcome.records);
         rows.records.sort_unstable_by_key(|record| record.id);
         rows.duration += outcome.duration;
@@ -164,6 +174,7 @@ impl Run<'_> {
         summary.load = args.load();
         summary.warmup = args.warmup;
         summary.resumed = resumed;
+        summary.entry = backend.models().map_or(0, |(_, entry)| entry);
         let records = progress.trials.iter().flat_map(|trial| &trial.records);
         results::write(dir, records, &summary, self.manifest)?;
         Ok(summary)

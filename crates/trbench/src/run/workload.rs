@@ -14,6 +14,9 @@ const RANDOM_PROMPTS: usize = 64;
 pub enum Workload {
     /// Competition problems: short in, long out.
     Aime,
+    /// The same with room for 8192 tokens of output.
+    #[value(name = "aime-8k")]
+    Aime8k,
     /// Agentic coding sessions: long in, short out, the turns of a session one after the other.
     SweSmith,
     /// Random words, `--input-len` of them.
@@ -27,6 +30,7 @@ impl Workload {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Aime => "aime",
+            Self::Aime8k => "aime-8k",
             Self::SweSmith => "swe-smith",
             Self::Random => "random",
             Self::Custom => "custom",
@@ -52,7 +56,9 @@ fn source(args: &RunArgs, count: usize) -> anyhow::Result<Source> {
     }
     let file = |kinds| args.dataset_path.clone().map(|path| Source::File(path, kinds));
     Ok(match args.workload {
-        Workload::Aime => file(&[Kind::Problem, Kind::Prompt]).unwrap_or(Source::BuiltIn(BuiltIn::AimeStyle)),
+        Workload::Aime | Workload::Aime8k => {
+            file(&[Kind::Problem, Kind::Prompt]).unwrap_or(Source::BuiltIn(BuiltIn::AimeStyle))
+        }
         Workload::SweSmith => file(&[Kind::Trajectory, Kind::AgentHistory, Kind::Conversation])
             .unwrap_or(Source::BuiltIn(BuiltIn::SweStyle)),
         Workload::Custom => file(&Kind::ALL)
