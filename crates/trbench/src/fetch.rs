@@ -68,7 +68,10 @@ pub fn run(command: &ModelsCommand) -> anyhow::Result<ExitCode> {
 fn export(config: &Path, only: Option<&str>, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let config = Config::from_file(config)?;
     if let Some(name) = only.filter(|name| !config.models.contains_key(*name)) {
-        return Err(usage(format!("--model: unknown model `{name}`, the models are {}", config.model_names().join(", "))));
+        return Err(usage(format!(
+            "--model: unknown model `{name}`, the models are {}",
+            config.model_names().join(", ")
+        )));
     }
     if let Some((name, _)) = config.models.iter().find(|(_, model)| model.emulated.is_some()) {
         return Err(usage(format!("model `{name}` is emulated, it has no weights")));
