@@ -35,9 +35,11 @@ bench-dtmc:
 bench-kernels:
     cargo run --release -p tokenrouter-kernels --example bench_decoder
 
-# The same as JSON and beside llama.cpp, where `llama-cpp-python` is installed: results/bench/cpu.json.
+# The same as JSON and beside candle, and llama.cpp where `llama-cpp-python` is installed: results/bench/cpu.json.
 bench-cpu *ARGS:
     cargo build --release -p tokenrouter-kernels --example bench_decoder
+    # Candle chooses its instructions when it is compiled.
+    RUSTFLAGS="-C target-cpu=native" cargo build --release --target-dir target/native -p tokenrouter-engine --example bench_candle
     python3 benches/peers/llamacpp_bench.py {{ARGS}}
 
 # The table of the README: single models, eager and delayed routing, two concurrencies, in one run.

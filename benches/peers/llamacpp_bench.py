@@ -7,10 +7,11 @@
 
 Ours is `bench_decoder` (random weights of the shape of SmolLM2-135M: the speed does not depend on their values). llama.cpp
 runs through `llama-cpp-python`, where that is installed, on the GGUF file that the demo uses and on what its own quantiser
-makes of it. Both take turns, `--rounds` times; a cell is the median over the rounds of the medians over the steps (with
+makes of it, and candle through `bench_candle`, where that is built (one round: it is slow). They take turns, `--rounds` times; a cell is the median over the rounds of the medians over the steps (with
 `--best` the best of the best, for machines that others use too). Neither samples; ours finds the largest logit.
 
     cargo build --release -p tokenrouter-kernels --example bench_decoder
+    RUSTFLAGS="-C target-cpu=native" cargo build --release --target-dir target/native -p tokenrouter-engine --example bench_candle
     pip install llama-cpp-python        # compiles llama.cpp for this machine
     python benches/peers/llamacpp_bench.py [--model FILE.gguf] [--threads 1,2] [--out results/bench/cpu.json]
 """
@@ -35,6 +36,7 @@ def main():
     demo = pathlib.Path.home() / ".cache/trbench/demo/SmolLM2-135M-Instruct.Q4_1.gguf"
     parser.add_argument("--model", type=pathlib.Path, default=demo)
     parser.add_argument("--ours", default="target/release/examples/bench_decoder")
+    parser.add_argument("--candle", default="target/native/release/examples/bench_candle")
     parser.add_argument("--weights", default="q4_1+q8_0,bf16,f32", help="ours")
     parser.add_argument("--formats", default=",".join(FORMATS), help="llama.cpp's")
     parser.add_argument("--threads", default="1,2")
@@ -109,6 +111,7 @@ def measure(args, files):
                        *["--best"] * args.best]
             for line in lines(command):
                 theirs.setdefault(key(line) + (name,), []).append(line["tok_s"])
+    candle = candles(args)
     middle = max if args.best else statistics.median
     rows = []
     for (phase, threads, batch, ctx, weights), found in ours.items():
@@ -116,11 +119,23 @@ def measure(args, files):
                  if (phase, threads, batch, ctx, name) in theirs}
         rows.append({
             "phase": phase, "weights": weights, "threads": threads, "batch": batch, "ctx": ctx,
-            "ours_tok_s": middle(line["ours_tok_s"] for line in found), "candle_tok_s": None,
+            "ours_tok_s": middle(line["ours_tok_s"] for line in found), "candle_tok_s": candle.get((phase, threads, batch, ctx, weights)),
             "llamacpp_tok_s": cells.get(SAME[weights]), "llamacpp_all_tok_s": cells,
             "bound_tok_s": middle(line["bound_tok_s"] for line in found),
         })
     return bounds, rows
+
+
+def candles(args):
+    """Candle's speeds on the same file; none where the example or the model is missing."""
+    if not (pathlib.Path(args.candle).exists() and args.model.exists()):
+        print(f"{args.candle} or the model is missing: candle's column is left out", file=sys.stderr)
+        return {}
+    speeds = {}
+    for threads in args.threads.split(","):
+        for line in lines([args.candle, str(args.model), threads, *args.weights.split(",")]):
+            speeds[key(line) + (line["weights"],)] = line["tok_s"]
+    return speeds
 
 
 def lines(command):
@@ -133,15 +148,14 @@ def key(line):
 
 
 def table(rows, formats):
-    print("| phase | weights | threads | batch | ctx | ours tok/s | of bound |"
+    print("| phase | weights | threads | batch | ctx | ours tok/s | of bound | candle | ours / it |"
           + "".join(f" llama.cpp {name} | ours / it |" for name in formats))
-    print("|---" * (7 + 2 * len(formats)) + "|")
+    print("|---" * (9 + 2 * len(formats)) + "|")
     for row in rows:
         ours = row["ours_tok_s"]
         cells = [row["phase"], row["weights"], row["threads"], row["batch"], row["ctx"], f"{ours:.0f}",
                  f"{ours / row['bound_tok_s']:.0%}"]
-        for name in formats:
-            other = row["llamacpp_all_tok_s"].get(name)
+        for other in [row["candle_tok_s"], *(row["llamacpp_all_tok_s"].get(name) for name in formats)]:
             cells += [f"{other:.0f}", f"{ours / other:.2f}"] if other else ["", ""]
         print("| " + " | ".join(map(str, cells)) + " |")
 
