@@ -60,3 +60,9 @@ generate:
     cargo run --release -p trbench -- config reference > config/reference.yaml
     cargo run --release -p trbench -- config algorithms > docs/reference/algorithms.md
     python3 datasets/make_swe_style.py
+
+# Execute the notebooks on the reference results and keep their output.
+notebooks:
+    python3 -m venv target/notebooks
+    target/notebooks/bin/pip install --quiet -r notebooks/requirements.txt
+    target/notebooks/bin/python notebooks/run.py --write

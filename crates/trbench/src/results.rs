@@ -358,6 +358,23 @@ impl Manifest {
     }
 }
 
+/// Where the numbers of a command come from that has no single run: this process, this machine, the files that it read.
+pub(crate) fn origin(files: &[PathBuf]) -> Value {
+    let digests: Map<String, Value> =
+        files.iter().map(|path| (path.display().to_string(), json!(file_digest(path)))).collect();
+    json!({
+        "schema_version": 1,
+        "date_unix_s": SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        "command": std::env::args().collect::<Vec<_>>(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "git_revision": git_revision(),
+        "files_sha256": digests,
+        "cpu": cpu_name(),
+        "cores": std::thread::available_parallelism().map_or(1, usize::from),
+        "os": std::env::consts::OS,
+    })
+}
+
 /// Digest of a file, or of the trace in a result folder.
 fn file_digest(path: &Path) -> Option<String> {
     let path = if path.is_dir() { path.join("trace.jsonl") } else { path.to_owned() };

@@ -70,3 +70,32 @@ pub(super) fn compare(
         kl: mean(sums[4]),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use tokenrouter_engine::config::{ModelConfig, WeightDtype};
+    use tokenrouter_engine::model::ModelFiles;
+
+    use super::*;
+    use crate::offline::{Use, built_in_or_files};
+
+    /// The packed int4 and int8 weights lose nothing against the same weights as floats, on the text of the repository.
+    #[test]
+    fn packed_weights_keep_the_perplexity() {
+        crate::fetch::fetch_demo(&tokenrouter_engine::model::cache_dir()).expect("the demo model");
+        let config = ModelConfig { source: Some("demo".into()), ..ModelConfig::default() };
+        let files = ModelFiles::open(&config).expect("opens");
+        let load = |dtype| OfflineModel::load(&files, dtype, 0, Use::Read).expect("loads");
+        let (mut floats, mut packed) = (load(WeightDtype::F32), load(WeightDtype::Native));
+        let documents = built_in_or_files(&[]).expect("the text").documents;
+        let texts: Vec<(Vec<u32>, usize)> = (documents.iter().take(8))
+            .map(|document| (files.text.encode(document).expect("encodes"), 1))
+            .map(|(tokens, from)| (tokens.into_iter().take(crate::offline::LENGTH).collect(), from))
+            .collect();
+        let found = compare((&mut floats, &mut packed), &texts).expect("compares");
+        assert!(found.tokens > 500, "{found:?}");
+        let change = found.perplexity / found.perplexity_full - 1.0;
+        assert!(change.abs() < 0.005, "{change}: {found:?}");
+        assert!(found.kl < 0.01 && found.top1 > 0.95, "{found:?}");
+    }
+}

@@ -14,7 +14,7 @@ use indexmap::IndexMap;
 use serde::Deserialize;
 
 use crate::cli::usage;
-use crate::results::write_file;
+use crate::results::{origin, write_file};
 
 /// Arguments of `trbench figures`.
 #[derive(Debug, Clone, Args)]
@@ -123,6 +123,8 @@ pub fn run(args: &FiguresArgs) -> anyhow::Result<ExitCode> {
         }
     }
     report::write(&args.out, &figures)?;
+    let manifest = serde_json::to_vec_pretty(&origin(&scenarios))?;
+    write_file(&args.out.join("manifest.json"), &manifest)?;
     use std::io::Write as _;
     writeln!(std::io::stdout(), "{}", args.out.join("index.html").display())?;
     Ok(ExitCode::SUCCESS)

@@ -185,7 +185,7 @@ impl ValidationTask {
         Ok(Validation {
             emulated: config.is_emulated(),
             virtual_time: self.virtual_time,
-            median_error: errors[errors.len() / 2],
+            median_error: f64::midpoint(errors[(errors.len() - 1) / 2], errors[errors.len() / 2]),
             max_error: errors[errors.len() - 1],
             best: self.concurrency.iter().map(|n| best(*n, &points)).collect(),
             points,

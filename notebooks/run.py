@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""Executes the notebooks; fails where a cell does. `--write` keeps the new output in the files.
+
+    pip install -r notebooks/requirements.txt && python3 notebooks/run.py [--write]
+"""
+
+import pathlib
+import sys
+
+import nbformat
+from nbclient import NotebookClient
+
+
+def main():
+    folder = pathlib.Path(__file__).resolve().parent
+    for path in sorted(folder.glob("*.ipynb")):
+        notebook = nbformat.read(path, as_version=4)
+        NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
+        # When cells ran says nothing, and would change the file every time.
+        for cell in notebook.cells:
+            cell.metadata.pop("execution", None)
+        print(f"{path.name}: {sum(cell.cell_type == 'code' for cell in notebook.cells)} cells ran")
+        if "--write" in sys.argv[1:]:
+            nbformat.write(notebook, path)
+
+
+if __name__ == "__main__":
+    main()
