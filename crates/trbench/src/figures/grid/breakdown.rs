@@ -17,8 +17,8 @@ pub(super) const PARTS: [Part; 6] = [
     Part { key: "entry_extend", words: "prefill and extend steps, entry model" },
     Part { key: "other_decode", words: "decode steps, other models" },
     Part { key: "other_extend", words: "prefill and extend steps, other models" },
-    Part { key: "buffer", words: "waiting for a batch" },
-    Part { key: "between", words: "admission, moves between models, client" },
+    Part { key: "buffer", words: "held back for a batch" },
+    Part { key: "between", words: "busy model, moves, admission, client" },
 ];
 
 /// Milliseconds per committed token, by part; `None` where the models are not known.

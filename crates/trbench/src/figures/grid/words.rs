@@ -90,13 +90,18 @@ fn shares(grid: &Grid<'_>, out: &mut String) {
     let draw = &grid.settings.draw;
     for x in grid.values(&draw.x) {
         for series in grid.values(&draw.series) {
-            let cell = grid.panels().first().and_then(|panel| grid.find(panel, series, x));
-            let Some(parts) = cell.and_then(|cell| breakdown::of(&cell.summary)) else { continue };
-            let all: f64 = parts.iter().sum();
-            let named = breakdown::PARTS.iter().zip(parts).filter(|(_, ms)| *ms >= 0.005 * all);
-            let named: Vec<String> =
-                named.map(|(part, ms)| format!("{} {ms:.2} ms ({:.0} %)", part.words, 100.0 * ms / all)).collect();
-            let _ = writeln!(out, "{x}, {series}: {all:.2} ms per token: {}.", named.join("; "));
+            for panel in grid.panels() {
+                let cell = grid.find(panel, series, x);
+                let Some(parts) = cell.and_then(|cell| breakdown::of(&cell.summary)) else { continue };
+                let all: f64 = parts.iter().sum();
+                let named = breakdown::PARTS.iter().zip(parts).filter(|(_, ms)| *ms >= 0.005 * all);
+                let named: Vec<String> =
+                    named.map(|(part, ms)| format!("{} {ms:.2} ms ({:.0} %)", part.words, 100.0 * ms / all)).collect();
+                let mut place = vec![panel, x, series];
+                place.retain(|name| !name.is_empty());
+                place.dedup();
+                let _ = writeln!(out, "{}: {all:.2} ms per token: {}.", place.join(", "), named.join("; "));
+            }
         }
     }
 }
