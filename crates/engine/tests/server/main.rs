@@ -1,0 +1,9 @@
+//! The HTTP server from outside: over sockets, on free ports.
+
+mod client;
+mod demo;
+mod limits;
+mod running;
+mod security;
+mod shutdown;
+mod states;
