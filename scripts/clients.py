@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 
 import openai
@@ -31,9 +32,9 @@ def check(what, so, detail=""):
         sys.exit(1)
 
 
-def start(binary, config):
+def start(binary, config, drain_s=1):
     env = dict(os.environ, TOKENROUTER_API_KEY=KEY)
-    command = [binary, "serve", "--config", config, "--port", "0", "--log-format", "json", "--drain-timeout", "1"]
+    command = [binary, "serve", "--config", config, "--port", "0", "--log-format", "json", "--drain-timeout", str(drain_s)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     line = server.stdout.readline()
     url = re.match(r"listening on (http://\S+)", line)
@@ -170,6 +171,26 @@ def drain(server, url):
     check("neither keys nor prompts are in the log", KEY not in log and "colours" not in log)
 
 
+def second_signal(binary, config):
+    server, url = start(binary, config, drain_s=600)
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+    stream = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=8000, stream=True,
+                                            extra_body={"ignore_eos": True})
+    next(iter(stream))
+    server.send_signal(signal.SIGTERM)
+
+    def draining():
+        try:
+            urllib.request.urlopen(f"{url}/ready").close()
+        except urllib.error.HTTPError as error:
+            return error.code == 503
+        return False
+
+    wait_for("a server that drains is not ready", draining)
+    server.send_signal(signal.SIGTERM)
+    check("a second signal quits", server.wait(PATIENCE_S) == 130)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--binary", required=True)
@@ -183,6 +204,7 @@ def main():
         curl(url)
         example(url)
         drain(server, url)
+        second_signal(arguments.binary, arguments.config)
     finally:
         if server.poll() is None:
             server.kill()

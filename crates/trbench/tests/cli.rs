@@ -343,8 +343,7 @@ async fn exchange(url: &str) {
     let post = async |body: &Value| {
         client.post(format!("{url}/v1/chat/completions")).json(body).send().await.expect("an answer")
     };
-    let body =
-        json!({"model": "tokenrouter", "messages": [{"role": "user", "content": "Say hi."}], "max_tokens": 5, "temperature": 0});
+    let body = json!({"model": "tokenrouter", "messages": [{"role": "user", "content": "Say hi."}], "max_tokens": 5, "temperature": 0});
     let whole: Value = post(&body).await.json().await.expect("JSON");
     let content = whole["choices"][0]["message"]["content"].as_str().expect("text").to_owned();
     assert!(!content.is_empty());

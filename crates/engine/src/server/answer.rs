@@ -94,7 +94,11 @@ impl Answer {
         let mut streams = submit(app, &prompts, &params, &ticket).map_err(refused)?;
         app.metrics.prompt_tokens.add(prompt_tokens as u64);
         let mut aborting = app.open.aborting();
-        admission(app, &mut streams[0], started, &mut aborting).await?;
+        // A client that goes away here drops this future, and with it the streams.
+        let mut gone = Gone(Some(app));
+        let admitted = admission(app, &mut streams[0], started, &mut aborting).await;
+        gone.0 = None;
+        admitted.inspect_err(|error| app.metrics.completed(End::of_error(error)))?;
         ticket.admitted();
         app.metrics.queue_time.observe_time(started.elapsed());
         let choices: Vec<Choice> = (0..streams.len()).map(|index| Choice::new(app, index, &params, started)).collect();
@@ -227,9 +231,24 @@ impl Answer {
     }
 }
 
+/// Counts a client that goes away before its request is admitted.
+struct Gone<'a>(Option<&'a App>);
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        if let Some(app) = self.0 {
+            app.metrics.completed(End::Disconnected);
+        }
+    }
+}
+
 impl Drop for Answer {
     fn drop(&mut self) {
         let metrics = &self.app.metrics;
+        let tokens: usize = self.choices.iter().map(|choice| choice.ids.len()).sum();
+        let ms = self.started.elapsed().as_secs_f64() * 1e3;
+        let (id, prompt_tokens, end) = (&self.id, self.prompt_tokens, self.end.as_str());
+        tracing::info!(target: "tokenrouter::requests", id, prompt_tokens, tokens, ms, end);
         metrics.completed(self.end);
         if matches!(self.end, End::Stop | End::Length) {
             metrics.e2e.observe_time(self.started.elapsed());
@@ -309,7 +328,7 @@ async fn admission(
         }),
         _ = aborting.wait_for(|abort| *abort) => Err(ApiError::draining()),
     };
-    result.inspect_err(|error| app.metrics.completed(End::of_error(error)))
+    result
 }
 
 fn too_long(app: &App) -> ApiError {

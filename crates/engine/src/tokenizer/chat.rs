@@ -142,3 +142,49 @@ impl Formatter for Spaced {
         out.write_all(b": ")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Templates built like those of the model families, against what Python's Jinja makes of them with Hugging Face's
+    /// settings (`tests/fixtures/templates/make_expected.py`).
+    #[test]
+    fn templates_render_as_in_python() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/templates");
+        let fixture = std::fs::read_to_string(folder.join("expected.json")).expect("the fixture");
+        let fixture: serde_json::Value = serde_json::from_str(&fixture).expect("JSON");
+        let expected = fixture["expected"].as_object().expect("templates");
+        assert_eq!(expected.len(), 2);
+        for (name, texts) in expected {
+            let source = std::fs::read_to_string(folder.join(name)).expect("the template");
+            let template = ChatTemplate::new(source, "<|begin|>".into(), "<|end|>".into()).expect("compiles");
+            let cases = fixture["cases"].as_array().expect("cases");
+            for (case, text) in cases.iter().zip(texts.as_array().expect("texts")) {
+                let conversation = Conversation {
+                    messages: case["messages"].as_array().expect("messages").clone(),
+                    tools: case.get("tools").cloned(),
+                    variables: case["variables"].as_object().cloned().unwrap_or_default(),
+                };
+                let rendered = template.render_conversation(&conversation).expect("renders");
+                assert_eq!(rendered, text.as_str().expect("a text"), "{name}, {case}");
+            }
+        }
+    }
+
+    #[test]
+    fn templates_can_refuse_and_cannot_read_files() {
+        let render = |source: &str| {
+            let messages = vec![serde_json::json!({"role": "user", "content": "{{ 7 * 7 }}"})];
+            let conversation = Conversation { messages, ..Conversation::default() };
+            ChatTemplate::new(source.into(), String::new(), String::new())
+                .and_then(|template| template.render_conversation(&conversation))
+                .map_err(|error| error.to_string())
+        };
+        // What a message says is never a template.
+        assert_eq!(render("{{ messages[0].content }}").as_deref(), Ok("{{ 7 * 7 }}"));
+        assert!(render("{{ raise_exception('only one') }}").is_err_and(|message| message.contains("only one")));
+        assert!(render("{% include '/etc/passwd' %}").is_err());
+        assert!(render("{% import '/etc/passwd' as secret %}{{ secret }}").is_err());
+    }
+}

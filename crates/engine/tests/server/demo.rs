@@ -186,3 +186,48 @@ fn messages_may_be_parts_tools_are_passed_and_traces_are_given() {
     let body = json!({"messages": [{"role": "user", "content": image}]});
     assert_eq!(post(SERVER.address, "/v1/chat/completions", &body).status, 400);
 }
+
+#[test]
+fn characters_of_several_tokens_come_in_one_chunk() {
+    let body = json!({"prompt": "🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀", "max_tokens": 15, "temperature": 0, "ignore_eos": true, "stream": true});
+    let (events, done) = post(SERVER.address, "/v1/completions", &body).events();
+    assert!(done);
+    let chunk = |event: &Value| {
+        let text = event["choices"][0]["text"].as_str().expect("a text").to_owned();
+        (text, event["routing"]["tokens"].as_u64().expect("a number"))
+    };
+    let chunks: Vec<_> = events.iter().map(chunk).collect();
+    assert_eq!(chunks.iter().map(|(_, tokens)| tokens).sum::<u64>(), 15);
+    assert!(chunks.iter().any(|(text, tokens)| !text.is_ascii() && *tokens > 1), "{chunks:?}");
+    // A character that is cut off by `max_tokens` shows at the very end.
+    let (_, before) = chunks.split_last().expect("chunks");
+    assert!(before.iter().all(|(text, _)| !text.contains('\u{fffd}') && !text.is_empty()), "{chunks:?}");
+}
+
+#[test]
+fn both_runners_give_the_same_log_probabilities() {
+    let ids = SERVER.engine.text().expect("text").encode("The capital of France is").expect("encodes");
+    let of = |runner: &str| {
+        let yaml = format!(
+            "models: {{a: {{source: demo, dtype: f32, runner: {runner}}}}}\nrouting: {{method: ensemble}}\nkv: {{memory_mib: 64}}"
+        );
+        let engine = Engine::launch(&Config::from_yaml(&yaml, "test.yaml").expect("valid")).expect("launches");
+        let sampling = tokenrouter_engine::SamplingParams { max_tokens: 4, ..Default::default() };
+        let request = tokenrouter_engine::Request::new(ids.clone(), sampling, 0);
+        let mut stream = engine.generate(tokenrouter_engine::Request { logprobs: Some(2), ..request }).expect("taken");
+        let mut all = Vec::new();
+        while let Some(event) = stream.blocking_next() {
+            if let tokenrouter_engine::StreamEvent::Logprobs(logprobs) = event {
+                all.push(logprobs);
+            }
+        }
+        all
+    };
+    let (native, candle) = (of("native"), of("candle"));
+    assert_eq!((native.len(), candle.len()), (4, 4));
+    for (native, candle) in native.iter().zip(&candle) {
+        assert_eq!(native.token, candle.token);
+        assert!((native.logprob - candle.logprob).abs() < 1e-3, "{native:?} {candle:?}");
+        assert!((native.top[1].1 - candle.top[1].1).abs() < 1e-3 && native.top[0].0 == native.token);
+    }
+}

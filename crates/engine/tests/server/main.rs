@@ -3,6 +3,7 @@
 mod client;
 mod demo;
 mod limits;
+mod metrics;
 mod running;
 mod security;
 mod shutdown;
