@@ -60,6 +60,9 @@ pub(super) const UNSUPPORTED: &[Unsupported] = &[
 /// Tokens of an answer when the client does not say.
 const DEFAULT_MAX_TOKENS: u64 = 1024;
 
+/// The name that clients send when they do not care.
+const ANY_MODEL: &str = "default";
+
 /// How an answer is made and given, whatever its prompt.
 #[derive(Debug, Clone)]
 pub(super) struct Params {
@@ -118,7 +121,7 @@ pub(super) fn top_logprobs(fields: Fields<'_>, name: &str) -> Result<Option<usiz
 fn check_model(fields: Fields<'_>, app: &App) -> Result<(), ApiError> {
     let served = app.config.model_name.as_str();
     match fields.text("model")? {
-        Some(model) if model != served => Err(ApiError {
+        Some(model) if model != served && model != ANY_MODEL => Err(ApiError {
             param: Some("model".into()),
             ..ApiError::new(
                 axum::http::StatusCode::NOT_FOUND,

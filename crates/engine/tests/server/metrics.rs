@@ -14,7 +14,8 @@ fn file(name: &str) -> String {
 
 /// Words of a text that are names of metrics, without the suffixes of histograms.
 fn names<'a>(text: &'a str, types: &BTreeMap<String, String>) -> BTreeSet<&'a str> {
-    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|word| word.contains("tokenrouter_"));
+    let words =
+        text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|word| word.contains("tokenrouter_"));
     words
         .map(|word| {
             let bare = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| word.strip_suffix(suffix));
