@@ -80,7 +80,8 @@ fn message(index: usize, message: &Value) -> Result<Value, ApiError> {
     let calls = fields.get("tool_calls").is_some_and(|calls| !calls.is_null() && !super::fields::is_empty_list(calls));
     let content = match fields.get("content") {
         Some(Value::String(_)) => None,
-        None | Some(Value::Null) if calls => None,
+        // Templates look into the text of every message.
+        None | Some(Value::Null) if calls => Some(String::new()),
         Some(Value::Array(parts)) => Some(joined(parts).ok_or_else(|| {
             ApiError::field(&place(".content"), "has a part that is not `{\"type\": \"text\", \"text\": ...}`")
         })?),

@@ -155,7 +155,7 @@ mod tests {
         let fixture = std::fs::read_to_string(folder.join("expected.json")).expect("the fixture");
         let fixture: serde_json::Value = serde_json::from_str(&fixture).expect("JSON");
         let expected = fixture["expected"].as_object().expect("templates");
-        assert_eq!(expected.len(), 2);
+        assert!(expected.len() >= 2);
         for (name, texts) in expected {
             let source = std::fs::read_to_string(folder.join(name)).expect("the template");
             let template = ChatTemplate::new(source, "<|begin|>".into(), "<|end|>".into()).expect("compiles");
