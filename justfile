@@ -24,6 +24,17 @@ run *ARGS:
 serve CONFIG="config/rstitch/demo.yaml":
     cargo run --release -p trbench -- serve --config {{CONFIG}}
 
+# Stock clients against the server: the `openai` package and curl.
+clients:
+    cargo build --release -p trbench
+    python3 -m pip install --quiet --target target/clients --upgrade openai
+    PYTHONPATH=target/clients python3 scripts/clients.py --binary target/release/trbench
+
+# A public load generator against the server; needs `pip install aiperf` (more than 1 GB).
+load:
+    cargo build --release -p trbench
+    python3 scripts/load_client.py --binary target/release/trbench
+
 # All benchmarks.
 bench: bench-dtmc bench-kernels
 

@@ -25,6 +25,11 @@ step "tests"
 # One profile for everything: see Cargo.toml.
 cargo test --release --workspace --locked
 
+step "stock clients"
+target=${CARGO_TARGET_DIR:-target}
+python3 -m pip install --quiet --target "$target/clients" --upgrade openai
+PYTHONPATH="$target/clients" python3 scripts/clients.py --binary "$target/release/trbench"
+
 step "documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps --locked
 

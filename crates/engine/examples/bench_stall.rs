@@ -64,7 +64,7 @@ fn gaps(stream: &mut TokenStream, count: usize) -> Vec<Duration> {
                 gaps.extend(last.map(|last| now - last));
                 last = Some(now);
             }
-            Some(StreamEvent::Step(_)) => {}
+            Some(StreamEvent::Step(_) | StreamEvent::Logprobs(_)) => {}
             Some(StreamEvent::Finished(..)) | None => break,
         }
     }

@@ -8,7 +8,7 @@ pub use stream::TokenStream;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,12 +17,13 @@ use tokio::sync::mpsc;
 
 use crate::config::{Config, ConfigError, ExecutionConfig};
 use crate::driver::{Inbound, Shared, Streams, Survivors};
+use crate::meters::Meters;
 use crate::model::ModelError;
 use crate::profile::{Recorder, Span};
 use crate::request::{ModelIndex, Request, RequestId};
 use crate::routing::registry::{self, BuiltPolicy, SystemView};
 use crate::scheduler::{Event, MAX_FRUITLESS, ModelStats};
-use crate::tokenizer::TextCodec;
+use crate::tokenizer::{TextCodec, TokenTexts};
 
 /// An engine could not be launched.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +74,13 @@ pub enum SubmitError {
     /// The engine drains or has stopped.
     #[error("the engine is shutting down")]
     ShuttingDown,
+    /// A subserver has stopped by a fault: nothing can be served any more.
+    #[error("a subserver has failed")]
+    Failed,
 }
+
+/// Most tokens besides the chosen one that log-probabilities are given for.
+pub(crate) const MAX_TOP_LOGPROBS: usize = 20;
 
 /// Counters of an engine.
 #[derive(Debug, Clone, Serialize)]
@@ -97,10 +104,13 @@ struct Inner {
     next_id: AtomicU64,
     accepting: AtomicBool,
     healthy: Arc<AtomicBool>,
+    /// Who failed first.
+    failed: Arc<OnceLock<String>>,
     max_open: usize,
     vocab: usize,
     token_limit: usize,
     has_texts: bool,
+    takes_threshold: bool,
     /// Present when clients take requests from model to model (`system.execution: standard`).
     survivors: Option<Arc<Survivors>>,
 }
@@ -121,6 +131,7 @@ pub struct Engine {
     inner: Arc<Inner>,
     threads: Vec<JoinHandle<()>>,
     text: Option<TextCodec>,
+    texts: Option<Arc<TokenTexts>>,
     info: LaunchInfo,
 }
 
@@ -129,6 +140,10 @@ pub struct Engine {
 pub struct LaunchInfo {
     /// One line per model.
     pub models: Vec<String>,
+    /// The routing method.
+    pub routing: String,
+    /// Most requests decoded at the same time.
+    pub max_active: usize,
     /// Thresholds at `max_active` requests.
     pub thresholds: Vec<u32>,
     /// Who steps the models.
@@ -167,21 +182,25 @@ impl Engine {
         }
         let id = RequestId(inner.next_id.fetch_add(1, Ordering::Relaxed));
         // Room for every token, every step of a trace, and the end: the engine never waits for a slow reader.
+        let logprobs = if request.logprobs.is_some() { request.sampling.max_tokens } else { 0 };
         let steps = if request.trace { request.sampling.max_tokens * (MAX_FRUITLESS as usize + 1) } else { 0 };
-        let (sender, receiver) = mpsc::channel(request.sampling.max_tokens + steps + 1);
-        inner.streams.insert(id, sender);
+        let (sender, receiver) = mpsc::channel(request.sampling.max_tokens + logprobs + steps + 1);
+        let admitted = inner.streams.insert(id, sender);
         let hops = inner.survivors.is_some().then(|| stream::Hops::new(&request, inner.entry));
         inner.tell(inner.entry, Event::ClientRequest(id, Arc::new(request)));
         if !inner.healthy.load(Ordering::Acquire) {
             inner.streams.remove(id);
-            return Err(SubmitError::ShuttingDown);
+            return Err(SubmitError::Failed);
         }
-        Ok(TokenStream::new(id, receiver, Arc::clone(inner), hops))
+        Ok(TokenStream::new(id, (receiver, admitted), Arc::clone(inner), hops))
     }
 
     fn check(&self, mut request: Request) -> Result<Request, SubmitError> {
         let inner = &self.inner;
-        if !inner.accepting.load(Ordering::Acquire) || !inner.healthy.load(Ordering::Acquire) {
+        if !inner.healthy.load(Ordering::Acquire) {
+            return Err(SubmitError::Failed);
+        }
+        if !inner.accepting.load(Ordering::Acquire) {
             return Err(SubmitError::ShuttingDown);
         }
         if request.prompt.is_empty() {
@@ -195,6 +214,17 @@ impl Engine {
         sampling.check().map_err(SubmitError::Invalid)?;
         if !sampling.stop.is_empty() && !inner.has_texts {
             return Err(SubmitError::Invalid("`stop` needs text, and emulated models write none".into()));
+        }
+        if request.logprobs.is_some_and(|top| top > MAX_TOP_LOGPROBS)
+            || (request.logprobs.is_some() && !inner.has_texts)
+        {
+            return Err(SubmitError::Invalid(match inner.has_texts {
+                true => format!("`logprobs` asks for {:?} tokens, at most {MAX_TOP_LOGPROBS}", request.logprobs),
+                false => "`logprobs` is not available: emulated models have no probabilities".into(),
+            }));
+        }
+        if let Some(threshold) = request.routing.threshold {
+            self.check_threshold(threshold)?;
         }
         if request.resumed >= request.prompt.len().min(sampling.max_tokens) {
             return Err(SubmitError::Invalid(format!(
@@ -210,6 +240,17 @@ impl Engine {
         }
         sampling.max_tokens = sampling.max_tokens.min(inner.token_limit - prompt);
         Ok(request)
+    }
+
+    fn check_threshold(&self, threshold: f64) -> Result<(), SubmitError> {
+        if !threshold.is_finite() {
+            return Err(SubmitError::Invalid(format!("`routing.threshold` is {threshold}, it must be a number")));
+        }
+        if !self.inner.takes_threshold {
+            let message = "`routing.threshold` is not supported: the configured routing method compares no threshold";
+            return Err(SubmitError::Invalid(message.into()));
+        }
+        Ok(())
     }
 
     /// Cancels a request by id.
@@ -229,6 +270,11 @@ impl Engine {
         self.inner.streams.wait_empty(timeout)
     }
 
+    /// The subserver that failed first, if one did.
+    pub fn failed(&self) -> Option<&str> {
+        self.inner.failed.get().map(String::as_str)
+    }
+
     /// Whether all subservers run.
     pub fn is_healthy(&self) -> bool {
         self.inner.healthy.load(Ordering::Acquire)
@@ -245,6 +291,11 @@ impl Engine {
         }
     }
 
+    /// Numbers of every subserver, by model. Reading them takes no lock.
+    pub fn meters(&self) -> impl ExactSizeIterator<Item = &Meters> {
+        self.inner.shared.iter().map(|shared| &*shared.meters)
+    }
+
     /// What every subserver did when, by model; empty without `system.profile`.
     pub fn profile(&self) -> Vec<Vec<Span>> {
         let spans = |shared: &Arc<Shared>| shared.recorder.as_ref().map(Recorder::spans).unwrap_or_default();
@@ -254,6 +305,11 @@ impl Engine {
     /// Tokenizer and chat template; absent when the models are emulated.
     pub fn text(&self) -> Option<&TextCodec> {
         self.text.as_ref()
+    }
+
+    /// The bytes of every token; absent when the models are emulated.
+    pub fn token_texts(&self) -> Option<&TokenTexts> {
+        self.texts.as_deref()
     }
 
     /// What was decided at launch.

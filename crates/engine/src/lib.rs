@@ -13,6 +13,7 @@ mod driver;
 mod engine;
 pub mod keyed;
 pub mod kv;
+pub mod meters;
 pub mod model;
 pub mod profile;
 pub mod reference;
@@ -27,5 +28,6 @@ pub mod tokenizer;
 pub use config::Config;
 pub use engine::{Engine, EngineError, EngineStats, SubmitError, TokenStream};
 pub use request::{
-    CommittedToken, FinishReason, Request, RequestId, RequestStats, SamplingParams, StepRecord, StreamEvent,
+    CommittedToken, FinishReason, Request, RequestId, RequestStats, RoutingOverrides, SamplingParams, StepRecord,
+    StreamEvent, TokenLogprobs,
 };

@@ -47,7 +47,8 @@ pub fn generate(
         computed[at] = log.len();
         let mut row = Row {
             request: id,
-            seed: request.sampling.seed,
+            seed: request.routing.seed.unwrap_or(request.sampling.seed),
+            threshold: request.routing.threshold,
             key: request.key,
             model: at,
             prompt_tokens: request.prompt_tokens(),

@@ -151,12 +151,25 @@ pub struct Request {
     /// The last tokens of `prompt` that were committed before, when another engine has begun this request. Positions,
     /// and with them draws and limits, count from the first of them.
     pub resumed: usize,
+    /// Log-probabilities of every committed token ([`StreamEvent::Logprobs`]), with this many of the most likely tokens.
+    pub logprobs: Option<usize>,
+    /// What this request changes in the routing.
+    pub routing: RoutingOverrides,
+}
+
+/// What one request changes in the routing of the system that serves it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct RoutingOverrides {
+    /// Instead of the threshold of the configured method.
+    pub threshold: Option<f64>,
+    /// Seed of the routing's draws, instead of the seed of sampling.
+    pub seed: Option<u64>,
 }
 
 impl Request {
-    /// A request without a trace.
+    /// A request without a trace and log-probabilities, routed as configured.
     pub fn new(prompt: Vec<u32>, sampling: SamplingParams, key: u64) -> Self {
-        Self { prompt, sampling, key, trace: false, resumed: 0 }
+        Self { prompt, sampling, key, trace: false, resumed: 0, logprobs: None, routing: RoutingOverrides::default() }
     }
 
     /// Tokens of the prompt without those that were committed before.
@@ -255,11 +268,25 @@ pub struct StepRecord {
     pub score: Option<f32>,
 }
 
+/// How likely a committed token was to the model that wrote it: the softmax of its raw logits, at temperature 1 and before
+/// penalties and truncation, over the common vocabulary.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenLogprobs {
+    /// The token.
+    pub token: u32,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+    /// The most likely tokens with theirs, falling.
+    pub top: Vec<(u32, f32)>,
+}
+
 /// One event of a request's stream. `Finished` is always the last.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StreamEvent {
     /// A step, when the request asked for a trace; before the token that it committed.
     Step(StepRecord),
+    /// Log-probabilities, when the request asked for them; before their token.
+    Logprobs(TokenLogprobs),
     /// A committed token.
     Token(CommittedToken),
     /// The end.

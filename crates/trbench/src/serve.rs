@@ -7,8 +7,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
+use tokenrouter_engine::config::ServerConfig;
 use tokenrouter_engine::{Config, Engine, server};
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::fetch;
 use crate::predict::Calibration;
@@ -28,6 +30,31 @@ pub struct ServeArgs {
     /// Port to listen on, instead of `server.port`; 0 takes a free one.
     #[arg(long, env = "TRBENCH_PORT")]
     port: Option<u16>,
+    /// A file of API keys, one a line, instead of `server.api_key_file`.
+    #[arg(long, env = "TRBENCH_API_KEY_FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Serve a public address without any API key.
+    #[arg(long)]
+    allow_unauthenticated: bool,
+    /// Seconds that open requests may go on after SIGTERM or Ctrl-C, instead of `server.drain_timeout_s`. A second signal
+    /// quits at once.
+    #[arg(long, value_name = "SECONDS", env = "TRBENCH_DRAIN_TIMEOUT")]
+    drain_timeout: Option<u64>,
+    /// Form of the log on stderr.
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, env = "TRBENCH_LOG_FORMAT")]
+    log_format: LogFormat,
+    /// What is logged: `off`, `error`, `warn`, `info` (one line a request), `debug`, `trace`.
+    #[arg(long, default_value = "info", env = "TRBENCH_LOG_LEVEL")]
+    log_level: LevelFilter,
+}
+
+/// Form of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// A line per event.
+    Text,
+    /// A JSON object per line.
+    Json,
 }
 
 /// Serves until interrupted.
@@ -36,27 +63,111 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.calibration {
         Calibration::read(path)?.apply(&mut config)?;
     }
-    config.server.host = args.host.unwrap_or(config.server.host);
-    config.server.port = args.port.unwrap_or(config.server.port);
+    override_settings(&mut config.server, args);
+    start_log(args);
+    let keys = server::ApiKeys::load(&config.server)?;
     fetch::ensure_sources(&config)?;
     let engine = Arc::new(Engine::launch(&config)?);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the server")?;
-    runtime.block_on(async {
-        let address = (config.server.host, config.server.port);
-        let listener = tokio::net::TcpListener::bind(address)
-            .await
-            .with_context(|| format!("cannot listen on {}:{}", address.0, address.1))?;
-        let mut err = std::io::stderr();
-        for line in engine.info().models.iter().chain(&engine.info().warnings) {
-            writeln!(err, "{line}")?;
+    let result = runtime.block_on(serve(engine, config.server, keys));
+    // Nothing that still runs may hold up the end of the process.
+    runtime.shutdown_background();
+    result
+}
+
+fn override_settings(server: &mut ServerConfig, args: &ServeArgs) {
+    server.host = args.host.unwrap_or(server.host);
+    server.port = args.port.unwrap_or(server.port);
+    server.api_key_file = args.api_key_file.clone().or(server.api_key_file.take());
+    server.allow_unauthenticated |= args.allow_unauthenticated;
+    server.drain_timeout_s = args.drain_timeout.unwrap_or(server.drain_timeout_s);
+}
+
+fn start_log(args: &ServeArgs) {
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(args.log_level);
+    match args.log_format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+async fn serve(engine: Arc<Engine>, config: ServerConfig, keys: server::ApiKeys) -> anyhow::Result<ExitCode> {
+    let address = (config.host, config.port);
+    let listener = tokio::net::TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {}:{}", address.0, address.1))?;
+    for line in &engine.info().models {
+        tracing::info!(target: "tokenrouter", "{line}");
+    }
+    for line in &engine.info().warnings {
+        tracing::warn!(target: "tokenrouter", "{line}");
+    }
+    let mut signals = Signals::new()?;
+    // Signals that come before this line end the process as usual. On stdout and alone, so that a script can read the port.
+    writeln!(std::io::stdout(), "listening on http://{}", listener.local_addr()?)?;
+    let (first, shutdown) = tokio::sync::oneshot::channel::<()>();
+    let shutdown = async {
+        let _received = shutdown.await;
+    };
+    let serving = server::serve(listener, engine, config, keys, shutdown);
+    tokio::pin!(serving);
+    let served = tokio::select! {
+        served = &mut serving => Some(served),
+        () = signals.next() => None,
+    };
+    if let Some(served) = served {
+        served?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let _server_listens = first.send(());
+    tokio::select! {
+        served = serving => served?,
+        () = signals.next() => {
+            tracing::warn!("second signal: quitting at once");
+            return Ok(ExitCode::from(INTERRUPTED));
         }
-        // On stdout and alone, so that a script can read the port.
-        writeln!(std::io::stdout(), "listening on http://{}", listener.local_addr()?)?;
-        let shutdown = async {
-            let _ends_the_server_too = tokio::signal::ctrl_c().await;
-        };
-        server::serve(listener, engine, config.server.clone(), shutdown).await.context("the server failed")
-    })?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What shells report of a process that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
+
+/// SIGTERM and Ctrl-C.
+struct Signals {
+    #[cfg(unix)]
+    terminate: tokio::signal::unix::Signal,
+    #[cfg(unix)]
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    #[cfg(unix)]
+    fn new() -> anyhow::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let (terminate, interrupt) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+        Ok(Self {
+            terminate: terminate.context("cannot wait for SIGTERM")?,
+            interrupt: interrupt.context("cannot wait for SIGINT")?,
+        })
+    }
+
+    #[cfg(unix)]
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self {})
+    }
+
+    #[cfg(not(unix))]
+    async fn next(&mut self) {
+        let _ends_the_server_too = tokio::signal::ctrl_c().await;
+    }
 }

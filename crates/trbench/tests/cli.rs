@@ -343,8 +343,7 @@ async fn exchange(url: &str) {
     let post = async |body: &Value| {
         client.post(format!("{url}/v1/chat/completions")).json(body).send().await.expect("an answer")
     };
-    let body =
-        json!({"model": "x", "messages": [{"role": "user", "content": "Say hi."}], "max_tokens": 5, "temperature": 0});
+    let body = json!({"model": "tokenrouter", "messages": [{"role": "user", "content": "Say hi."}], "max_tokens": 5, "temperature": 0});
     let whole: Value = post(&body).await.json().await.expect("JSON");
     let content = whole["choices"][0]["message"]["content"].as_str().expect("text").to_owned();
     assert!(!content.is_empty());
@@ -365,7 +364,8 @@ async fn exchange(url: &str) {
         ("messages", json!([]), 400),
         ("max_tokens", json!(-1), 400),
         ("temperature", json!("hot"), 400),
-        ("n", json!(3), 400),
+        ("n", json!(99), 400),
+        ("model", json!("x"), 404),
         ("logit_bias", json!({"5": 1}), 400),
         ("max_tokens", json!(0), 400),
         ("messages", json!([{"role": "user", "content": "word ".repeat(20_000)}]), 400),

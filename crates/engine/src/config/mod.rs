@@ -6,6 +6,7 @@
 mod error;
 mod reference;
 mod routing;
+mod server;
 mod values;
 
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ pub use error::ConfigError;
 pub(crate) use error::nearest;
 pub use reference::reference_yaml;
 pub use routing::RoutingConfig;
+pub use server::ServerConfig;
 
 /// Everything that defines a routed system: its models, how it routes, how it batches.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -274,20 +276,6 @@ impl KvDtypeConfig {
     }
 }
 
-/// The HTTP server.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct ServerConfig {
-    /// Address to listen on; loopback unless changed.
-    pub host: std::net::IpAddr,
-    /// TCP port; 0 takes a free one and prints it.
-    pub port: u16,
-    /// Largest request body, in KiB.
-    pub max_body_kib: usize,
-    /// Longest time one request may take, in seconds.
-    pub request_timeout_s: u64,
-}
-
 impl Default for SchedulerConfig {
     fn default() -> Self {
         Self { max_step_tokens: 256 }
@@ -321,12 +309,6 @@ impl Default for KvConfig {
     }
 }
 
-impl Default for ServerConfig {
-    fn default() -> Self {
-        Self { host: std::net::Ipv4Addr::LOCALHOST.into(), port: 30000, max_body_kib: 4096, request_timeout_s: 600 }
-    }
-}
-
 impl Config {
     /// Reads and validates a YAML file.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
@@ -351,6 +333,9 @@ impl Config {
             for path in [&mut model.path, &mut model.patch].into_iter().flatten() {
                 *path = folder.join(&*path);
             }
+        }
+        if let Some(path) = &mut self.server.api_key_file {
+            *path = folder.join(&*path);
         }
         self.routing.resolve_paths(folder);
     }
@@ -386,6 +371,7 @@ impl Config {
             return Err(("emulated", "either all models are emulated or none: emulated models write no text".into()));
         }
         self.validate_system()?;
+        self.server.validate()?;
         self.validate_batching()
     }
 

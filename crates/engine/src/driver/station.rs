@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::Streams;
+use crate::meters::{Meters, StepKind};
 use crate::profile::{Activity, Recorder, Span};
 use crate::request::{CommittedToken, ModelIndex, StreamEvent};
 use crate::runner::{ModelRunner, StepOutput};
-use crate::scheduler::{Action, Core, Event, ModelStats, Next, PeerMessage};
+use crate::scheduler::{Action, Batch, Core, Event, ModelStats, Next, PeerBody, PeerMessage};
 
 /// Shared between the engine and the driver of a station.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Shared {
     /// A copy of the core's counters, refreshed after every step.
     pub(crate) stats: Mutex<ModelStats>,
@@ -20,6 +21,16 @@ pub(crate) struct Shared {
     pub(crate) held_blocks: std::sync::atomic::AtomicUsize,
     /// What it did when, if that is wanted.
     pub(crate) recorder: Option<Recorder>,
+    /// Numbers for whoever watches.
+    pub(crate) meters: Arc<Meters>,
+}
+
+impl Shared {
+    /// For one of `models`.
+    pub(crate) fn new(models: usize, recorder: Option<Recorder>) -> Self {
+        let (stats, held_blocks) = Default::default();
+        Self { stats, held_blocks, recorder, meters: Arc::new(Meters::new(models)) }
+    }
 }
 
 /// A scheduler core, its runner, and the clock.
@@ -100,6 +111,8 @@ impl Station {
     pub(super) fn step(&mut self) -> usize {
         self.note(Activity::Scheduling);
         let start = self.since;
+        self.shared.meters.set_occupancy(self.core.occupancy());
+        let kind = step_kind(self.core.batch());
         // A panic in a forward pass must end its requests with an error, not hang their clients.
         let result = catch_unwind(AssertUnwindSafe(|| self.runner.forward(self.core.batch(), &mut self.output)));
         let now = self.now();
@@ -113,11 +126,16 @@ impl Station {
             recorder.push(Span { activity: Activity::Sampling, start: start + forward, took: sampling, rows, tokens });
         }
         match result {
-            Ok(Ok(())) => self.core.step_done(now, took, &self.output, &mut self.actions),
+            Ok(Ok(())) => {
+                self.shared.meters.generated.add(self.output.tokens.len() as u64);
+                self.core.step_done(now, took, &self.output, &mut self.actions);
+            }
             Ok(Err(error)) => self.core.step_failed(now, &error.to_string(), &mut self.actions),
             Err(_) => self.core.step_failed(now, "the forward pass panicked", &mut self.actions),
         }
         self.since = now;
+        self.shared.meters.batch_size.observe(rows as f64);
+        self.shared.meters.step_seconds[kind as usize].observe_time(took);
         self.carry_out();
         self.publish();
         rows
@@ -126,9 +144,20 @@ impl Station {
     fn carry_out(&mut self) {
         for action in self.actions.drain(..) {
             match action {
-                Action::Send(to, message) => self.outbox[to].push_back(message),
+                Action::Send(to, message) => {
+                    if let PeerBody::Handoff(handoff) = &message.body {
+                        self.shared.meters.handoffs[to].add(1);
+                        self.shared.meters.handoff_tokens[to].add(handoff.delta.len() as u64);
+                    }
+                    self.outbox[to].push_back(message);
+                }
+                Action::Admit(id) => self.streams.admit(id),
                 Action::Step(id, record) => self.streams.emit(id, StreamEvent::Step(record)),
                 Action::Emit(id, token) => {
+                    self.shared.meters.committed.add(1);
+                    if let Some(at) = self.output.logprobs.iter().position(|(of, _)| *of == id) {
+                        self.streams.emit(id, StreamEvent::Logprobs(self.output.logprobs.swap_remove(at).1));
+                    }
                     self.streams.emit(id, StreamEvent::Token(CommittedToken { id: token, origin: self.model }));
                 }
                 Action::Finish(id, reason, stats) => self.streams.emit(id, StreamEvent::Finished(reason, stats)),
@@ -137,11 +166,36 @@ impl Station {
     }
 
     fn publish(&self) {
+        self.publish_meters();
         use std::sync::atomic::Ordering::Relaxed;
         self.shared.held_blocks.store(self.core.kv().held_blocks(), Relaxed);
         // Whoever reads the counters right now gets the previous ones; the step never waits.
         if let Ok(mut stats) = self.shared.stats.try_lock() {
             stats.clone_from(self.core.stats());
         }
+    }
+
+    fn publish_meters(&self) {
+        let (meters, stats, kv) = (&self.shared.meters, self.core.stats(), self.core.kv());
+        meters.set_occupancy(self.core.occupancy());
+        meters.threshold.set(self.core.threshold() as u64);
+        meters.kv_used.set(kv.held_blocks() as u64);
+        meters.kv_cached.set(kv.cached_blocks() as u64);
+        meters.kv_total.set(kv.capacity() as u64);
+        meters.launches_full.set(stats.launches_full);
+        meters.launches_timeout.set(stats.launches_timeout);
+        meters.prefix_lookups.set(stats.prefix_tokens);
+        meters.prefix_hits.set(stats.prefix_hits);
+        meters.rows.set(stats.rows);
+        meters.buffer_wait_nanos.set(stats.buffer_wait.as_nanos() as u64);
+    }
+}
+
+fn step_kind(batch: &Batch) -> StepKind {
+    let rows = batch.rows();
+    match () {
+        () if rows.iter().any(|row| row.start < row.request.prompt.len()) => StepKind::Prefill,
+        () if rows.iter().any(|row| batch.tokens(row).len() > 1) => StepKind::Extend,
+        () => StepKind::Decode,
     }
 }

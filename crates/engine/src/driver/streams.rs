@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::request::{FinishReason, RequestId, RequestStats, StreamEvent};
 
@@ -21,6 +21,8 @@ struct Open {
     events: mpsc::Sender<StreamEvent>,
     /// Somebody wants it to end.
     aborted: bool,
+    /// Told when the request leaves the admission queue, or ends in it.
+    admitted: Option<oneshot::Sender<()>>,
 }
 
 impl Streams {
@@ -43,8 +45,18 @@ impl Streams {
         self.ended.notify_all();
     }
 
-    pub(crate) fn insert(&self, id: RequestId, events: mpsc::Sender<StreamEvent>) {
-        self.lock().insert(id, Open { events, aborted: false });
+    /// Opens a stream; the receiver is told when the request is admitted, and closed when it ends before.
+    pub(crate) fn insert(&self, id: RequestId, events: mpsc::Sender<StreamEvent>) -> oneshot::Receiver<()> {
+        let (admitted, receiver) = oneshot::channel();
+        self.lock().insert(id, Open { events, aborted: false, admitted: Some(admitted) });
+        receiver
+    }
+
+    pub(crate) fn admit(&self, id: RequestId) {
+        let admitted = self.lock().get_mut(&id).and_then(|stream| stream.admitted.take());
+        if let Some(admitted) = admitted {
+            let _gone = admitted.send(());
+        }
     }
 
     pub(crate) fn remove(&self, id: RequestId) {

@@ -38,6 +38,10 @@ impl RoutingPolicy for Survivors {
         self.inner.transition_model()
     }
 
+    fn takes_threshold(&self) -> bool {
+        self.inner.takes_threshold()
+    }
+
     fn route(&self, batch: &mut BatchView<'_>) {
         for row in batch.rows_mut().iter_mut().filter(|row| row.visit_steps == 0) {
             if let Some(state) = self.lock().remove(&row.request) {

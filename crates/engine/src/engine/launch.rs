@@ -1,9 +1,9 @@
 //! From a configuration to running subservers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use candle_core::Device;
@@ -74,6 +74,7 @@ pub(super) fn launch(config: &Config, make_policy: MakePolicy<'_>) -> Result<Eng
     let options = runner_options(config, &*policy, &common, (kv_blocks, block_size))?;
     let runners = load_runners(config, files, &options, &threads)?;
     let info = launch_info(config, &thresholds, (&threads, warnings), (kv_blocks * block_size, token_limit));
+    let takes_threshold = policy.takes_threshold();
     let survivors =
         (config.system.execution == ExecutionConfig::Standard).then(|| Arc::new(Survivors::new(policy.clone())));
     let policy = survivors.clone().map_or(policy, |survivors| survivors);
@@ -81,14 +82,16 @@ pub(super) fn launch(config: &Config, make_policy: MakePolicy<'_>) -> Result<Eng
     let cores = (0..names.len()).map(|model| Core::new(core(model), Arc::clone(&policy)));
     let streams = Arc::new(Streams::default());
     let healthy = Arc::new(AtomicBool::new(true));
+    let failed = Arc::new(OnceLock::new());
     let epoch = Instant::now();
     let recorder = || config.system.profile.then(Recorder::default);
-    let shared: Vec<_> = names.iter().map(|_| Arc::new(Shared { recorder: recorder(), ..Shared::default() })).collect();
+    let shared: Vec<_> = names.iter().map(|_| Arc::new(Shared::new(names.len(), recorder()))).collect();
     let stations = cores.zip(runners).zip(&shared).enumerate().map(|(model, ((core, runner), shared))| {
         let ends = (Arc::clone(&streams), Arc::clone(shared));
         Station::new((model, names.len()), core, runner, ends, epoch)
     });
-    let (inboxes, engine_threads) = start(config, stations.collect(), &streams, &healthy)?;
+    let (inboxes, engine_threads) =
+        start(config, stations.collect(), &(Arc::clone(&streams), Arc::clone(&healthy), Arc::clone(&failed)))?;
     let inner = Inner {
         names,
         entry: view.entry,
@@ -98,13 +101,15 @@ pub(super) fn launch(config: &Config, make_policy: MakePolicy<'_>) -> Result<Eng
         next_id: AtomicU64::new(0),
         accepting: AtomicBool::new(true),
         healthy,
+        failed,
         max_open: config.system.max_active + config.system.max_queued,
         vocab: common.vocab,
         token_limit,
         has_texts: common.texts.is_some(),
+        takes_threshold,
         survivors,
     };
-    Ok(Engine { inner: Arc::new(inner), threads: engine_threads, text: common.text, info })
+    Ok(Engine { inner: Arc::new(inner), threads: engine_threads, text: common.text, texts: common.texts, info })
 }
 
 fn core_config(
@@ -135,18 +140,15 @@ fn core_config(
     }
 }
 
+/// What the end of a thread by a fault changes: open streams, the engine's health, and who it was.
+type Watch = (Arc<Streams>, Arc<AtomicBool>, Arc<OnceLock<String>>);
+
 /// Inboxes by model, and threads.
 type Started = (Vec<SyncSender<Inbound>>, Vec<std::thread::JoinHandle<()>>);
 
 /// Starts the threads that drive the stations.
-fn start(
-    config: &Config,
-    stations: Vec<Station>,
-    streams: &Arc<Streams>,
-    healthy: &Arc<AtomicBool>,
-) -> Result<Started, EngineError> {
+fn start(config: &Config, stations: Vec<Station>, watch: &Watch) -> Result<Started, EngineError> {
     let capacity = INBOX_PER_REQUEST * (config.system.max_active + config.system.max_queued) + INBOX_EXTRA;
-    let watch = (streams, healthy);
     if config.system.execution == ExecutionConfig::Lockstep {
         let (sender, inbox) = sync_channel(capacity);
         let inboxes = vec![sender; stations.len()];
@@ -167,14 +169,16 @@ fn start(
 fn spawn(
     name: &str,
     body: impl FnOnce() + Send + 'static,
-    (streams, healthy): (&Arc<Streams>, &Arc<AtomicBool>),
+    watch: &Watch,
 ) -> Result<std::thread::JoinHandle<()>, EngineError> {
-    let (streams, healthy, label) = (Arc::clone(streams), Arc::clone(healthy), name.to_owned());
+    let ((streams, healthy, failed), label) = (watch.clone(), name.to_owned());
     let body = move || {
         // A bug in a scheduler must not leave clients waiting for ever.
         if catch_unwind(AssertUnwindSafe(body)).is_err() {
+            let message = format!("the subserver of model `{label}` failed");
+            let _first = failed.set(label);
             healthy.store(false, Ordering::Release);
-            streams.fail_all(&format!("the subserver of model `{label}` failed"));
+            streams.fail_all(&message);
         }
     };
     let builder = std::thread::Builder::new().name(format!("subserver-{name}"));
@@ -193,6 +197,8 @@ fn launch_info(
     let models = config.models.iter().zip(threads);
     LaunchInfo {
         models: models.map(|((name, model), threads)| describe(name, model, *threads)).collect(),
+        routing: config.routing.method.clone(),
+        max_active: config.system.max_active,
         thresholds: thresholds.row(config.system.max_active),
         execution: config.system.execution,
         handoff_resume: config.system.handoff_resume,

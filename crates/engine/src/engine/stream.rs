@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::Inner;
 use crate::request::{CommittedToken, FinishReason, ModelIndex, Request, RequestId, RequestStats, StreamEvent};
@@ -12,6 +12,7 @@ use crate::scheduler::{Event, MAX_FRUITLESS};
 pub struct TokenStream {
     id: RequestId,
     receiver: mpsc::Receiver<StreamEvent>,
+    admitted: Option<oneshot::Receiver<()>>,
     inner: Arc<Inner>,
     finished: bool,
     hops: Option<Hops>,
@@ -41,7 +42,7 @@ impl Hops {
                 self.fruitless = 0;
                 Some(StreamEvent::Token(token))
             }
-            StreamEvent::Step(record) => Some(StreamEvent::Step(record)),
+            event @ (StreamEvent::Step(_) | StreamEvent::Logprobs(_)) => Some(event),
             StreamEvent::Finished(FinishReason::Moved(to), stats) => {
                 self.stats.add(&stats);
                 self.stats.handoffs += 1;
@@ -82,16 +83,24 @@ impl std::fmt::Debug for TokenStream {
 impl TokenStream {
     pub(super) fn new(
         id: RequestId,
-        receiver: mpsc::Receiver<StreamEvent>,
+        (receiver, admitted): (mpsc::Receiver<StreamEvent>, oneshot::Receiver<()>),
         inner: Arc<Inner>,
         hops: Option<Hops>,
     ) -> Self {
-        Self { id, receiver, inner, finished: false, hops }
+        Self { id, receiver, admitted: Some(admitted), inner, finished: false, hops }
     }
 
     /// The request's id, for [`super::Engine::abort`].
     pub fn id(&self) -> RequestId {
         self.id
+    }
+
+    /// Waits until the request leaves the admission queue, or ends in it. Takes no events.
+    pub async fn admitted(&mut self) {
+        if let Some(admitted) = &mut self.admitted {
+            let _ended = admitted.await;
+            self.admitted = None;
+        }
     }
 
     /// The next event, or `None` after the end.
@@ -129,7 +138,7 @@ impl TokenStream {
         let mut tokens = Vec::new();
         while let Some(event) = self.blocking_next() {
             match event {
-                StreamEvent::Step(_) => {}
+                StreamEvent::Step(_) | StreamEvent::Logprobs(_) => {}
                 StreamEvent::Token(token) => tokens.push(token),
                 StreamEvent::Finished(reason, stats) => return (tokens, reason, stats),
             }

@@ -84,6 +84,10 @@ impl RoutingPolicy for Policy {
         }
     }
 
+    fn takes_threshold(&self) -> bool {
+        true
+    }
+
     fn route(&self, batch: &mut BatchView<'_>) {
         let options = &self.options;
         batch.decide(|row, signals| {
@@ -92,7 +96,7 @@ impl RoutingPolicy for Policy {
             }
             let (aleatoric, epistemic) = uncertainty(signals.top);
             row.score = aleatoric as f32;
-            let hard = aleatoric >= options.aleatoric_threshold
+            let hard = aleatoric >= row.threshold.unwrap_or(options.aleatoric_threshold)
                 && options.epistemic_threshold.is_none_or(|least| epistemic >= least)
                 && options.entropy_threshold.is_none_or(|least| f64::from(signals.entropy) >= least);
             if hard { Decision::Switch(self.large) } else { Decision::Stay }

@@ -58,13 +58,21 @@ impl RoutingPolicy for Policy {
         SignalNeeds { softmax: model == self.small, ..SignalNeeds::default() }
     }
 
+    fn takes_threshold(&self) -> bool {
+        true
+    }
+
     fn route(&self, batch: &mut BatchView<'_>) {
         batch.decide(|row, signals| {
             if row.model == self.large {
                 return Decision::Switch(self.small);
             }
             row.score = signals.entropy;
-            if f64::from(signals.entropy) >= self.threshold { Decision::Switch(self.large) } else { Decision::Stay }
+            if f64::from(signals.entropy) >= row.threshold.unwrap_or(self.threshold) {
+                Decision::Switch(self.large)
+            } else {
+                Decision::Stay
+            }
         });
     }
 

@@ -166,6 +166,7 @@ impl Policy {
 
     fn one(&self, row: &mut Row, signals: Signals<'_>) -> Decision {
         let (model, position, candidate) = (row.model, row.position, row.candidate);
+        let threshold = row.threshold.unwrap_or(self.options.entropy_threshold);
         let progress = row.state.get::<Progress>();
         progress.probe = false;
         if let Some(start) = progress.answer {
@@ -175,7 +176,7 @@ impl Policy {
         if model == self.small && std::mem::take(&mut progress.at_boundary) {
             let entropy = self.entropy(signals);
             row.score = entropy;
-            if f64::from(entropy) >= self.options.entropy_threshold {
+            if f64::from(entropy) >= threshold {
                 progress.probe = true;
                 return Decision::Switch(self.large);
             }
@@ -204,6 +205,10 @@ impl RoutingPolicy for Policy {
             return SignalNeeds::default();
         }
         SignalNeeds { softmax: self.options.top_k == 0, top_logits: self.options.top_k, ..SignalNeeds::default() }
+    }
+
+    fn takes_threshold(&self) -> bool {
+        true
     }
 
     fn route(&self, batch: &mut BatchView<'_>) {

@@ -43,6 +43,8 @@ pub struct Row {
     pub key: u64,
     /// The model that made the step.
     pub model: ModelIndex,
+    /// This request's threshold, instead of the configured one ([`RoutingPolicy::takes_threshold`]).
+    pub threshold: Option<f64>,
     /// Length of the prompt.
     pub prompt_tokens: usize,
     /// Index of the candidate in the committed stream: the number of tokens committed before it.
@@ -150,6 +152,11 @@ pub trait RoutingPolicy: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// Whether [`Row::threshold`] replaces the configured threshold. A request that brings one is refused otherwise.
+    fn takes_threshold(&self) -> bool {
+        false
+    }
+
     /// Sets the decision of every row, usually with [`BatchView::decide`]. A row's decision must be a function of that
     /// row alone: the other rows of the batch depend on the schedule.
     fn route(&self, batch: &mut BatchView<'_>);
@@ -180,6 +187,7 @@ mod testing {
             seed: 42,
             key: 9,
             model,
+            threshold: None,
             prompt_tokens: 10,
             position,
             candidate: 5,

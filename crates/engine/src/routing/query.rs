@@ -80,6 +80,10 @@ impl RoutingPolicy for Policy {
         SignalNeeds { softmax, ..SignalNeeds::default() }
     }
 
+    fn takes_threshold(&self) -> bool {
+        matches!(self.by, By::Entropy(_))
+    }
+
     fn route(&self, batch: &mut BatchView<'_>) {
         batch.decide(|row, signals| {
             if row.model != self.small || row.position != 0 {
@@ -88,7 +92,7 @@ impl RoutingPolicy for Policy {
             let hard = match self.by {
                 By::Entropy(threshold) => {
                     row.score = signals.entropy;
-                    f64::from(signals.entropy) >= threshold
+                    f64::from(signals.entropy) >= row.threshold.unwrap_or(threshold)
                 }
                 By::Prompt(threshold) => row.prompt_tokens >= threshold,
                 By::Draw(fraction) => row.draw() < fraction,

@@ -85,13 +85,17 @@ impl RoutingPolicy for Policy {
         SignalNeeds { softmax: true, ..SignalNeeds::default() }
     }
 
+    fn takes_threshold(&self) -> bool {
+        true
+    }
+
     fn route(&self, batch: &mut BatchView<'_>) {
         batch.decide(|row, signals| {
             let entropy = f64::from(signals.entropy) / self.unit;
             row.score = entropy as f32;
             match row.model == self.small {
-                true if entropy > self.up => Decision::Switch(self.large),
-                false if entropy <= self.down => Decision::Switch(self.small),
+                true if entropy > row.threshold.unwrap_or(self.up) => Decision::Switch(self.large),
+                false if entropy <= row.threshold.unwrap_or(self.down) => Decision::Switch(self.small),
                 _ => Decision::Stay,
             }
         });

@@ -158,6 +158,10 @@ impl RoutingPolicy for Scored {
         }
     }
 
+    fn takes_threshold(&self) -> bool {
+        true
+    }
+
     fn route(&self, batch: &mut BatchView<'_>) {
         // All rows of a step are of one model.
         if batch.rows().first().is_none_or(|row| row.model == self.large) {
@@ -172,7 +176,8 @@ impl RoutingPolicy for Scored {
         let mut scores = buffers.scores.iter();
         batch.decide(|row, _| {
             row.score = scores.next().copied().unwrap_or(f32::NAN);
-            if self.hard.holds(row.score, self.threshold) { Decision::Switch(self.large) } else { Decision::Stay }
+            let threshold = row.threshold.unwrap_or(self.threshold);
+            if self.hard.holds(row.score, threshold) { Decision::Switch(self.large) } else { Decision::Stay }
         });
     }
 

@@ -76,8 +76,12 @@ impl ModelRunner for CandleRunner {
             if needs.softmax {
                 output.softmax.push(Softmax { entropy: signals.entropy, log_sum_exp: signals.log_sum_exp });
             }
+            let raw = row.request.logprobs.map(|_| logits.clone());
             let candidates = Candidates { logits, argmax: Some(signals.argmax), history: batch.history(row) };
             output.tokens.push(self.sampler.sample(candidates, &row.request, row.position()));
+            if let Some(raw) = raw {
+                output.note_logprobs(row, &self.sampler, &raw);
+            }
         }
         output.sampling = start.elapsed();
         if needs.embedding {

@@ -124,8 +124,12 @@ impl ModelRunner for NativeRunner {
         let step = &mut self.step;
         let rows = batch.rows().iter().filter(|row| row.sample);
         for ((row, logits), signals) in rows.zip(step.logits.chunks_exact_mut(self.vocab)).zip(&step.signals) {
+            let raw = row.request.logprobs.map(|_| logits.to_vec());
             let candidates = Candidates { logits, argmax: Some(signals.argmax), history: batch.history(row) };
             output.tokens.push(self.sampler.sample(candidates, &row.request, row.position()));
+            if let Some(raw) = raw {
+                output.note_logprobs(row, &self.sampler, &raw);
+            }
             if self.needs.softmax {
                 output.softmax.push(Softmax { entropy: signals.entropy, log_sum_exp: signals.log_sum_exp });
             }

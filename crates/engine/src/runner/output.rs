@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::sampler::Sampler;
+use crate::request::{RequestId, TokenLogprobs};
 use crate::routing::Signals;
 
 /// Entropy and normaliser of one row's softmax.
@@ -29,6 +31,8 @@ pub struct StepOutput {
     pub embedding: Vec<f32>,
     /// Logits of the extra row, one per row.
     pub extra: Vec<f32>,
+    /// Log-probabilities of the candidates, in the order of the rows, for the requests that ask for them; otherwise empty.
+    pub logprobs: Vec<(RequestId, TokenLogprobs)>,
     /// Time that choosing the tokens took.
     pub sampling: Duration,
 }
@@ -42,7 +46,16 @@ impl StepOutput {
         self.hidden.clear();
         self.embedding.clear();
         self.extra.clear();
+        self.logprobs.clear();
         self.sampling = Duration::ZERO;
+    }
+
+    /// Notes how likely the candidate that was chosen last is under the row's logits, as they were before penalties.
+    pub(super) fn note_logprobs(&mut self, row: &crate::scheduler::Row, sampler: &Sampler, raw: &[f32]) {
+        if let Some(token) = self.tokens.last() {
+            let logprobs = sampler.logprobs(raw, *token, row.request.logprobs.unwrap_or_default());
+            self.logprobs.push((row.id, logprobs));
+        }
     }
 
     /// Signals of row `index`.

@@ -4,10 +4,10 @@
 //! the result depends neither on the batch nor on the schedule. No maintained sampler of the ecosystem can be keyed so:
 //! candle-transformers' keeps a generator.
 
-use tokenrouter_kernels::{Isa, argmax, softmax_weights};
+use tokenrouter_kernels::{Isa, SignalSet, argmax, logit_signals, softmax_weights};
 
 use crate::keyed::{Purpose, draw_unit};
-use crate::request::{Request, SamplingParams};
+use crate::request::{Request, SamplingParams, TokenLogprobs};
 use crate::runner::RunnerOptions;
 
 /// Chooses tokens; keeps buffers from row to row.
@@ -44,6 +44,19 @@ impl Sampler {
             counts: Vec::new(),
             order: Vec::new(),
             weights: Vec::new(),
+        }
+    }
+
+    /// Log-probabilities of `token` and of the `count` most likely tokens under raw logits.
+    pub(crate) fn logprobs(&self, raw: &[f32], token: u32, count: usize) -> TokenLogprobs {
+        let raw = &raw[..self.vocab.min(raw.len())];
+        let mut top = Vec::new();
+        let signals = logit_signals(self.isa, raw, SignalSet { softmax: true, top_k: count }, &mut top);
+        let logprob = |logit: f32| logit - signals.log_sum_exp;
+        TokenLogprobs {
+            token,
+            logprob: raw.get(token as usize).map_or(f32::NEG_INFINITY, |logit| logprob(*logit)),
+            top: top.into_iter().map(|(logit, id)| (id, logprob(logit))).collect(),
         }
     }
 
@@ -253,6 +266,17 @@ mod tests {
             prop_assert_eq!(&order, &all[..count]);
             prop_assert!((kept - all[..count].iter().map(|id| weight(*id)).sum::<f64>()).abs() < 1e-9);
         }
+    }
+
+    #[test]
+    fn logprobs_are_of_the_raw_softmax_over_the_common_vocabulary() {
+        let logits = [0.5f32, 0.3, 0.15, 0.05].map(|p| p.ln() + 7.0);
+        let sampler = Sampler::new(&RunnerOptions { vocab: 3, ..RunnerOptions::default() });
+        let got = sampler.logprobs(&logits, 2, 2);
+        let want = |p: f32| (p / 0.95).ln();
+        assert!((got.logprob - want(0.15)).abs() < 1e-5 && got.token == 2, "{got:?}");
+        assert_eq!(got.top.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [0, 1]);
+        assert!((got.top[0].1 - want(0.5)).abs() < 1e-5 && (got.top[1].1 - want(0.3)).abs() < 1e-5);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::message::{Action, ActiveCount, Event, Next, PeerBody, PeerMessage};
 use super::stats::ModelStats;
 use super::threshold::ThresholdTable;
 use crate::kv::{BlockPool, Table};
+use crate::meters::Occupancy;
 use crate::request::{FinishReason, ModelIndex, Request, RequestId, RequestStats, StepRecord};
 use crate::routing::{BatchView, Candidate, Decision, RequestState, RoutingPolicy, Row};
 use crate::runner::StepOutput;
@@ -178,6 +179,13 @@ impl Core {
         self.len() == (0, 0)
     }
 
+    /// Requests by state.
+    pub(crate) fn occupancy(&self) -> Occupancy {
+        let running = if self.running { self.batch.rows().len() } else { 0 };
+        let pending = self.sequences.len().saturating_sub(self.ready.len() + running);
+        Occupancy { queued: self.queue.len(), ready: self.ready.len(), running, pending }
+    }
+
     /// The requests that are here: ready or running. (Pending ones are elsewhere.)
     pub fn owned(&self) -> impl Iterator<Item = RequestId> + '_ {
         self.sequences.iter().filter(|(_, s)| !matches!(s.place, Place::Pending(_))).map(|(id, _)| *id)
@@ -283,9 +291,10 @@ impl Core {
         let sequence = self.sequences.get_mut(&row.id).expect("a running request has state");
         Row {
             request: row.id,
-            seed: row.request.sampling.seed,
+            seed: row.request.routing.seed.unwrap_or(row.request.sampling.seed),
             key: row.request.key,
             model: self.config.model,
+            threshold: row.request.routing.threshold,
             prompt_tokens: row.request.prompt_tokens(),
             position: row.position(),
             candidate: token,
@@ -297,7 +306,8 @@ impl Core {
         }
     }
 
-    fn threshold(&self) -> usize {
+    /// Ready requests that launch a batch now.
+    pub(crate) fn threshold(&self) -> usize {
         // A batch cannot be larger than `max_batch`, so waiting for more would be in vain.
         self.config.thresholds.get(self.config.model, self.active.count).min(self.config.max_batch)
     }

@@ -106,6 +106,7 @@ impl Core {
             self.reserved += need;
             self.set_active(self.active.count + 1);
             self.ready.push_back(id);
+            actions.push(Action::Admit(id));
         }
     }
 }

@@ -83,6 +83,8 @@ pub enum Event {
 pub enum Action {
     /// Deliver to a peer, in order per peer.
     Send(ModelIndex, PeerMessage),
+    /// The request left the admission queue; sent by the entry model, once.
+    Admit(RequestId),
     /// A step, for the client of a request with a trace; before the token that it committed.
     Step(RequestId, StepRecord),
     /// A committed token for the client.

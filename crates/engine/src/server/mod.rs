@@ -1,123 +1,151 @@
-//! An OpenAI-compatible HTTP server: chat completions, streamed and not, and health.
+//! The HTTP server: OpenAI's chat completions, completions and models, SGLang's `generate`, tokenizing, health, metrics and
+//! a page for people.
 //!
 //! The listener and the shutdown future are given by the caller, so that tests bind a free port and no signal handler
-//! is installed by a library.
+//! is installed by a library. `docs/reference/http-api.md` lists fields and errors, `docs/reference/request-states.md` what
+//! becomes of a request when its client goes away, `docs/reference/security.md` the bounds.
 
+mod answer;
+mod auth;
+mod body;
 mod chat;
+mod completions;
+mod connection;
+mod error;
+mod fields;
+mod format;
+mod metrics;
+mod observe;
+mod open;
+mod params;
+mod status;
+mod stream;
+mod tokenize;
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use axum::extract::{DefaultBodyLimit, State};
+use axum::Router;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use axum::{Json, Router};
-use serde_json::{Value, json};
+use axum::middleware::from_fn_with_state;
+use axum::routing::{delete, get, post};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+pub use auth::ApiKeys;
+use error::ApiError;
+use metrics::Metrics;
+use open::OpenRequests;
 
 use crate::config::ServerConfig;
-use crate::engine::{Engine, SubmitError};
+use crate::engine::Engine;
 
-/// Name under which the routed system is offered.
-const MODEL_ID: &str = "tokenrouter";
-/// How long open requests may go on after the shutdown began.
-const DRAIN: Duration = Duration::from_secs(10);
+/// The server could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// Everybody could use it.
+    #[error(
+        "{address} can be reached by others, and no API key is set: set `server.api_key_file` or the environment variable \
+         {variable}, listen on 127.0.0.1, or force it with `server.allow_unauthenticated: true`"
+    )]
+    Exposed {
+        /// Where it would have listened.
+        address: SocketAddr,
+        /// The variable that may hold a key.
+        variable: String,
+    },
+    /// The keys cannot be read.
+    #[error("API keys: {0}")]
+    Keys(String),
+    /// The listener is unusable.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
 
+/// What all handlers share.
 struct App {
     engine: Arc<Engine>,
     config: ServerConfig,
+    keys: ApiKeys,
     started: u64,
     /// Requests taken, to tell their draws apart.
     requests: AtomicU64,
+    open: Arc<OpenRequests>,
+    metrics: Metrics,
 }
 
-/// Serves until `shutdown` completes, then lets open requests end.
+/// Serves until `shutdown` completes, then takes nothing new and lets open requests end for as long as
+/// `server.drain_timeout_s`; the rest get an error.
 pub async fn serve(
     listener: TcpListener,
     engine: Arc<Engine>,
     config: ServerConfig,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
-    let limit = config.max_body_kib * 1024;
-    let app = Arc::new(App { engine: Arc::clone(&engine), config, started: unix_time(), requests: AtomicU64::new(0) });
-    let router = Router::new()
-        .route("/health", get(health))
-        .route("/v1/models", get(models))
-        .route("/v1/chat/completions", post(chat::completions))
-        .fallback(|| async { ApiError::new(StatusCode::NOT_FOUND, "not_found", "no such path".into()) })
-        .layer(DefaultBodyLimit::max(limit))
-        .with_state(app);
-    let draining = async move {
+    keys: ApiKeys,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), ServeError> {
+    keys.check_exposure(listener.local_addr()?, &config)?;
+    let open = Arc::new(OpenRequests::new(&config));
+    let drain_timeout = Duration::from_secs(config.drain_timeout_s);
+    let app = Arc::new(App {
+        engine,
+        keys,
+        started: unix_time(),
+        requests: AtomicU64::new(0),
+        open: Arc::clone(&open),
+        metrics: Metrics::new(),
+        config,
+    });
+    let closing = watch::Sender::new(false);
+    let connections = connection::serve(listener, router(&app), &app.config, closing.subscribe());
+    let drain = async {
         shutdown.await;
-        // Refuses new requests from here on; the server itself waits for open connections.
-        let drain = tokio::task::spawn_blocking(move || engine.drain(DRAIN));
-        let _all_ended = drain.await;
+        tracing::info!(open = open.open.get(), "draining");
+        // Connections are still accepted: whoever asks is told to come again.
+        if !open.drain(drain_timeout).await {
+            tracing::warn!(open = open.open.get(), "the drain timeout is over, open requests are aborted");
+            let _in_time = tokio::time::timeout(ABORT, open.wait_empty()).await;
+        }
+        closing.send_replace(true);
     };
-    axum::serve(listener, router).with_graceful_shutdown(draining).await
+    tokio::join!(connections, drain);
+    Ok(())
+}
+
+/// Time that aborted requests get to tell their clients.
+const ABORT: Duration = Duration::from_secs(2);
+
+fn router(app: &Arc<App>) -> Router {
+    Router::new()
+        .route("/", get(status::page))
+        .route("/health", get(status::health))
+        .route("/ready", get(status::ready))
+        .route("/info", get(status::info))
+        .route("/metrics", get(metrics::metrics))
+        .route("/v1/models", get(status::models))
+        .route("/v1/chat/completions", post(chat::completions))
+        .route("/v1/completions", post(completions::completions))
+        .route("/v1/requests/{id}", delete(status::cancel))
+        .route("/generate", post(completions::generate))
+        .route("/tokenize", post(tokenize::tokenize))
+        .route("/detokenize", post(tokenize::detokenize))
+        .fallback(|| async { ApiError::new(StatusCode::NOT_FOUND, "not_found", "no such path") })
+        .method_not_allowed_fallback(|| async {
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this path does not take this method")
+        })
+        .layer(from_fn_with_state(Arc::clone(app), observe::observe))
+        .with_state(Arc::clone(app))
 }
 
 fn unix_time() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-async fn health(State(app): State<Arc<App>>) -> Response {
-    if app.engine.is_healthy() {
-        Json(json!({"status": "ok"})).into_response()
-    } else {
-        let body = Json(json!({"status": "failed", "reason": "a subserver has stopped"}));
-        (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
-    }
-}
-
-async fn models(State(app): State<Arc<App>>) -> Json<Value> {
-    let info = app.engine.info();
-    Json(json!({"object": "list", "data": [{
-        "id": MODEL_ID, "object": "model", "created": app.started, "owned_by": "local", "models": info.models,
-    }]}))
-}
-
-/// An error in the form of the OpenAI API.
-struct ApiError {
-    status: StatusCode,
-    code: &'static str,
-    message: String,
-}
-
-impl ApiError {
-    fn new(status: StatusCode, code: &'static str, message: String) -> Self {
-        Self { status, code, message }
-    }
-
-    fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "invalid_request", message.into())
-    }
-
-    fn body(&self) -> Value {
-        let kind = if self.status.is_client_error() { "invalid_request_error" } else { "server_error" };
-        json!({"error": {"message": self.message, "type": kind, "code": self.code, "param": null}})
-    }
-}
-
-impl From<SubmitError> for ApiError {
-    fn from(error: SubmitError) -> Self {
-        let message = error.to_string();
-        match error {
-            SubmitError::Invalid(_) | SubmitError::TooLong { .. } => Self::bad_request(message),
-            SubmitError::Overloaded { .. } => Self::new(StatusCode::TOO_MANY_REQUESTS, "overloaded", message),
-            SubmitError::ShuttingDown => Self::new(StatusCode::SERVICE_UNAVAILABLE, "shutting_down", message),
-        }
-    }
-}
-
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        let mut response = (self.status, Json(self.body())).into_response();
-        if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            response.headers_mut().insert("retry-after", axum::http::HeaderValue::from_static("1"));
-        }
-        response
-    }
+/// For what needs text, where emulated models write none.
+fn no_text() -> ApiError {
+    let message = "emulated models read and write no text: send token ids to `/v1/completions` or `/generate`";
+    ApiError::new(StatusCode::NOT_IMPLEMENTED, "emulated", message)
 }

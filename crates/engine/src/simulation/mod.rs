@@ -211,6 +211,7 @@ impl Simulator {
                     self.note_departure(&message);
                     self.schedule(time, Happening::Deliver(to, message));
                 }
+                Action::Admit(_) => {}
                 Action::Step(id, record) => {
                     self.outcomes.get_mut(&id).expect("steps of a known request").steps.push(record);
                 }

@@ -1,16 +1,18 @@
 //! Text to tokens and back: tokenizer, chat template, incremental decoding.
 
 mod chat;
+mod conversation;
 mod from_gguf;
 mod stream;
 mod texts;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokenizers::Tokenizer;
 
 pub use chat::{ChatMessage, ChatTemplate};
+pub use conversation::Conversation;
 pub use stream::StreamDecoder;
 pub use texts::TokenTexts;
 
@@ -37,6 +39,8 @@ pub struct TextCodec {
     tokenizer: Arc<Tokenizer>,
     template: Option<Arc<ChatTemplate>>,
     add_bos: Option<u32>,
+    /// Without knowledge of special tokens.
+    plain: Arc<OnceLock<Tokenizer>>,
 }
 
 impl TextCodec {
@@ -49,31 +53,40 @@ impl TextCodec {
         let tokenizer = Tokenizer::from_file(&path)
             .map_err(|error| ModelError::invalid(&path, format!("tokenizer cannot be read: {error}")))?;
         let template = ChatTemplate::from_dir(dir)?.map(Arc::new);
-        Ok(Self { tokenizer: Arc::new(tokenizer), template, add_bos: None })
+        Ok(Self { tokenizer: Arc::new(tokenizer), template, add_bos: None, plain: Arc::default() })
     }
 
     pub(crate) fn from_gguf(metadata: &crate::model::GgufMetadata<'_>) -> Result<Self, ModelError> {
         let (tokenizer, add_bos) = from_gguf::tokenizer(metadata)?;
         let template = ChatTemplate::from_gguf(metadata)?.map(Arc::new);
-        Ok(Self { tokenizer: Arc::new(tokenizer), template, add_bos })
+        Ok(Self { tokenizer: Arc::new(tokenizer), template, add_bos, plain: Arc::default() })
     }
 
     /// Token ids of a text. Special tokens written out in the text become their ids.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
         let encoding =
             self.tokenizer.encode_fast(text, true).map_err(|error| TextError::Tokenizer(error.to_string()))?;
-        let mut ids = encoding.get_ids().to_vec();
+        Ok(self.with_bos(encoding.get_ids().to_vec()))
+    }
+
+    /// With the first token that the file asks for, unless it is there.
+    fn with_bos(&self, mut ids: Vec<u32>) -> Vec<u32> {
         if let Some(bos) = self.add_bos
             && ids.first() != Some(&bos)
         {
             ids.insert(0, bos);
         }
-        Ok(ids)
+        ids
     }
 
     /// The text of token ids, without special tokens. Incomplete UTF-8 becomes U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> Result<String, TextError> {
         self.tokenizer.decode(ids, true).map_err(|error| TextError::Tokenizer(error.to_string()))
+    }
+
+    /// The name of a token, special ones included.
+    pub fn token_name(&self, id: u32) -> Option<String> {
+        self.tokenizer.id_to_token(id)
     }
 
     /// A decoder that turns a growing token sequence into text, piece by piece.

@@ -274,7 +274,7 @@ fn three_models_reproduce_the_reference_loop_with_a_trace() {
             match event {
                 StreamEvent::Step(step) => steps.push(step),
                 StreamEvent::Token(token) => tokens.push(token),
-                StreamEvent::Finished(..) => {}
+                StreamEvent::Finished(..) | StreamEvent::Logprobs(_) => {}
             }
         }
         let commits = steps.iter().filter(|step| step.committed);

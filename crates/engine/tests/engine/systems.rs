@@ -51,6 +51,7 @@ fn collect(mut stream: TokenStream) -> (Vec<StepRecord>, Vec<CommittedToken>, Fi
     while let Some(event) = stream.blocking_next() {
         match event {
             StreamEvent::Step(step) => steps.push(step),
+            StreamEvent::Logprobs(_) => {}
             StreamEvent::Token(token) => tokens.push(token),
             StreamEvent::Finished(reason, stats) => {
                 assert_eq!(stats.tokens(), tokens.len() as u64);
@@ -132,7 +133,7 @@ fn cancelled_requests_leave_nothing_behind_in_any_system() {
                 match event {
                     StreamEvent::Finished(reason, stats) => end = Some((0, tokens, reason, stats.handoffs)),
                     StreamEvent::Token(_) => tokens += 1,
-                    StreamEvent::Step(_) => {}
+                    StreamEvent::Step(_) | StreamEvent::Logprobs(_) => {}
                 }
             }
             end.expect("an end")

@@ -112,7 +112,7 @@ async fn client_loop(
             };
             match event {
                 Some(StreamEvent::Token(_)) => tokens.set(tokens.get() + 1),
-                Some(StreamEvent::Step(_)) => {}
+                Some(StreamEvent::Step(_) | StreamEvent::Logprobs(_)) => {}
                 Some(StreamEvent::Finished(FinishReason::Error(message), _)) => bail!(message),
                 Some(StreamEvent::Finished(..)) => break,
                 None => bail!("the engine stopped"),

@@ -196,6 +196,7 @@ async fn ask_engine(
                 let text = dropped.map(|text| text.decode(&[record.token])).transpose()?.unwrap_or_default();
                 reply.steps.push(TraceStep { record, text });
             }
+            StreamEvent::Logprobs(_) => {}
             StreamEvent::Token(token) => {
                 reply.count_token();
                 if let Some(answer) = &mut reply.answer {

@@ -251,6 +251,7 @@ fn row(journey: &Journey, seed: u64, key: u64) -> Row {
         seed,
         key,
         model: journey.at,
+        threshold: None,
         prompt_tokens: 0,
         position: journey.position,
         candidate: 0,

@@ -1,0 +1,346 @@
+//! An answer on its way: one request of a client, which may be several requests of the engine.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use futures_util::stream::{SelectAll, Stream, StreamExt, unfold};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::format::Format;
+use super::metrics::End;
+use super::open::Ticket;
+use super::params::Params;
+use super::{ApiError, App};
+use crate::engine::TokenStream;
+use crate::request::{FinishReason, ModelIndex, Request, RequestStats, StepRecord, StreamEvent, TokenLogprobs};
+use crate::tokenizer::StreamDecoder;
+
+type Events = SelectAll<Pin<Box<dyn Stream<Item = (usize, StreamEvent)> + Send>>>;
+
+/// What a handler asks for.
+pub(super) struct Asked {
+    /// One answer, or `params.n`, to each.
+    pub(super) prompts: Vec<Vec<u32>>,
+    pub(super) params: Params,
+    pub(super) format: Format,
+    /// Name of the request, for logs and cancellation.
+    pub(super) request_id: String,
+}
+
+/// Text that became certain, with the tokens that made it so.
+#[derive(Debug, Default)]
+pub(super) struct Piece {
+    pub(super) choice: usize,
+    pub(super) text: String,
+    /// The model that wrote each token.
+    pub(super) origins: Vec<ModelIndex>,
+    pub(super) logprobs: Vec<TokenLogprobs>,
+    pub(super) steps: Vec<Value>,
+    pub(super) finish: Option<FinishReason>,
+}
+
+/// One of the texts that are being written.
+pub(super) struct Choice {
+    /// Absent when the models are emulated.
+    decoder: Option<StreamDecoder>,
+    /// What has not been given out.
+    piece: Piece,
+    /// All of it, with all tokens.
+    pub(super) whole: Piece,
+    pub(super) ids: Vec<u32>,
+    pub(super) stats: RequestStats,
+    arrived: Instant,
+    admitted: Instant,
+    first_token: Option<Instant>,
+    last_token: Option<Instant>,
+}
+
+/// An answer on its way. Dropping it (the client is gone) cancels what is left of it.
+pub(super) struct Answer {
+    pub(super) app: Arc<App>,
+    pub(super) id: String,
+    pub(super) created: u64,
+    pub(super) params: Params,
+    pub(super) format: Format,
+    pub(super) prompt_tokens: usize,
+    pub(super) choices: Vec<Choice>,
+    pub(super) started: Instant,
+    events: Events,
+    open: usize,
+    deadline: Instant,
+    aborting: watch::Receiver<bool>,
+    /// How it ended, for the books; a client that went away is what remains.
+    end: End,
+    _ticket: Ticket,
+}
+
+impl Answer {
+    /// Takes the request in and waits until the first of its answers is admitted.
+    pub(super) async fn start(app: &Arc<App>, asked: Asked) -> Result<Self, ApiError> {
+        let started = Instant::now();
+        let id = format!("{}-{}", asked.format.id_prefix(), asked.request_id);
+        let refused = |error: ApiError| {
+            app.metrics.completed(End::Rejected);
+            error
+        };
+        let ticket = app.open.enter(&asked.request_id, &id).map_err(refused)?;
+        let Asked { prompts, params, format, .. } = asked;
+        let prompt_tokens = prompts.iter().map(Vec::len).sum();
+        let mut streams = submit(app, &prompts, &params, &ticket).map_err(refused)?;
+        app.metrics.prompt_tokens.add(prompt_tokens as u64);
+        let mut aborting = app.open.aborting();
+        // A client that goes away here drops this future, and with it the streams.
+        let mut gone = Gone(Some(app));
+        let admitted = admission(app, &mut streams[0], started, &mut aborting).await;
+        gone.0 = None;
+        admitted.inspect_err(|error| app.metrics.completed(End::of_error(error)))?;
+        ticket.admitted();
+        app.metrics.queue_time.observe_time(started.elapsed());
+        let choices: Vec<Choice> = (0..streams.len()).map(|index| Choice::new(app, index, &params, started)).collect();
+        let open = streams.len();
+        let events = streams.into_iter().enumerate().map(|(index, stream)| -> Pin<Box<dyn Stream<Item = _> + Send>> {
+            Box::pin(unfold(stream, move |mut stream| async move {
+                let event = stream.next().await?;
+                Some(((index, event), stream))
+            }))
+        });
+        Ok(Self {
+            id,
+            created: super::unix_time(),
+            deadline: started + Duration::from_secs(app.config.request_timeout_s),
+            params,
+            format,
+            prompt_tokens,
+            choices,
+            started,
+            events: events.collect(),
+            open,
+            aborting,
+            end: End::Disconnected,
+            _ticket: ticket,
+            app: Arc::clone(app),
+        })
+    }
+
+    /// The next piece, or none when everything was given out. After an error there is nothing more.
+    pub(super) async fn next_piece(&mut self) -> Result<Option<Piece>, ApiError> {
+        let result = self.advance().await;
+        if let Err(error) = &result {
+            self.end = End::of_error(error);
+        }
+        result
+    }
+
+    async fn advance(&mut self) -> Result<Option<Piece>, ApiError> {
+        while self.open > 0 {
+            let event = tokio::select! {
+                biased;
+                event = self.events.next() => event,
+                () = sleep_until(self.deadline) => return Err(too_long(&self.app)),
+                // The sender is never dropped before the server.
+                _ = self.aborting.wait_for(|abort| *abort) => return Err(ApiError::draining()),
+            };
+            let (index, event) = event.ok_or_else(|| ApiError::internal("the engine has stopped"))?;
+            if self.take(index, event)? {
+                let choice = &mut self.choices[index];
+                let empty = Piece { choice: index, ..Piece::default() };
+                return Ok(Some(std::mem::replace(&mut choice.piece, empty)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes an event in; says whether there is something to give out.
+    fn take(&mut self, index: usize, event: StreamEvent) -> Result<bool, ApiError> {
+        let choice = &mut self.choices[index];
+        match event {
+            StreamEvent::Step(record) => choice.piece.steps.push(step_json(&self.app, &record)),
+            StreamEvent::Logprobs(logprobs) => choice.piece.logprobs.push(logprobs),
+            StreamEvent::Token(token) => {
+                choice.clock(&self.app);
+                choice.ids.push(token.id);
+                choice.piece.origins.push(token.origin);
+                choice.whole.origins.push(token.origin);
+                let Some(decoder) = &mut choice.decoder else { return Ok(true) };
+                let text = decoder.push(token.id).map_err(|error| ApiError::internal(error.to_string()))?;
+                choice.whole.text.push_str(&text);
+                choice.piece.text.push_str(&text);
+                return Ok(!choice.piece.text.is_empty());
+            }
+            StreamEvent::Finished(FinishReason::Error(message), _) => return Err(ApiError::internal(message)),
+            StreamEvent::Finished(FinishReason::Cancelled, _) => return Err(ApiError::cancelled()),
+            StreamEvent::Finished(reason, stats) => {
+                let rest = choice.decoder.as_mut().map(StreamDecoder::finish).transpose();
+                let rest = rest.map_err(|error| ApiError::internal(error.to_string()))?.unwrap_or_default();
+                choice.whole.text.push_str(&rest);
+                choice.piece.text.push_str(&rest);
+                choice.stats = stats;
+                if let Some(first) = choice.first_token {
+                    self.app.metrics.decode_time.observe_time(first.elapsed());
+                }
+                choice.piece.finish = Some(reason.clone());
+                choice.whole.finish = Some(reason.clone());
+                self.open -= 1;
+                if self.open == 0 {
+                    self.end = if reason == FinishReason::Length { End::Length } else { End::Stop };
+                }
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Waits for the end of all texts.
+    pub(super) async fn collect(mut self) -> Result<Value, ApiError> {
+        while let Some(piece) = self.next_piece().await? {
+            let whole = &mut self.choices[piece.choice].whole;
+            whole.logprobs.extend(piece.logprobs);
+            whole.steps.extend(piece.steps);
+        }
+        Ok(self.format.whole(&self))
+    }
+
+    /// Tokens of all texts so far, and what the models did.
+    pub(super) fn usage(&self) -> Value {
+        let names = self.app.engine.model_names();
+        let mut total = RequestStats::default();
+        self.choices.iter().for_each(|choice| total.add(&choice.stats));
+        let tokens: usize = self.choices.iter().map(|choice| choice.ids.len()).sum();
+        let mut by_model = vec![0u64; names.len()];
+        self.choices.iter().flat_map(|choice| &choice.whole.origins).for_each(|model| by_model[*model] += 1);
+        let entry = by_model[self.app.engine.entry_index()];
+        let by_name: serde_json::Map<String, Value> =
+            names.iter().cloned().zip(by_model.iter().map(|count| json!(count))).collect();
+        json!({
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": tokens,
+            "total_tokens": self.prompt_tokens + tokens,
+            "routing": {
+                "tokens_by_model": by_name,
+                "llm_ratio": if tokens == 0 { 0.0 } else { (tokens as u64 - entry) as f64 / tokens as f64 },
+                "handoffs": total.handoffs,
+                "admission_wait_ms": total.admission_wait.as_secs_f64() * 1e3,
+                "queue_wait_ms": total.queue_wait.as_secs_f64() * 1e3,
+            },
+        })
+    }
+}
+
+/// Counts a client that goes away before its request is admitted.
+struct Gone<'a>(Option<&'a App>);
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        if let Some(app) = self.0 {
+            app.metrics.completed(End::Disconnected);
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let metrics = &self.app.metrics;
+        let tokens: usize = self.choices.iter().map(|choice| choice.ids.len()).sum();
+        let ms = self.started.elapsed().as_secs_f64() * 1e3;
+        let (id, prompt_tokens, end) = (&self.id, self.prompt_tokens, self.end.as_str());
+        tracing::info!(target: "tokenrouter::requests", id, prompt_tokens, tokens, ms, end);
+        metrics.completed(self.end);
+        if matches!(self.end, End::Stop | End::Length) {
+            metrics.e2e.observe_time(self.started.elapsed());
+        }
+    }
+}
+
+impl Choice {
+    fn new(app: &App, index: usize, params: &Params, arrived: Instant) -> Self {
+        Self {
+            decoder: app.engine.text().map(|text| text.stream(&params.sampling.stop)),
+            piece: Piece { choice: index, ..Piece::default() },
+            whole: Piece { choice: index, ..Piece::default() },
+            ids: Vec::new(),
+            stats: RequestStats::default(),
+            arrived,
+            admitted: Instant::now(),
+            first_token: None,
+            last_token: None,
+        }
+    }
+
+    /// Notes when a token came. The first one ends the prefill.
+    fn clock(&mut self, app: &App) {
+        let now = Instant::now();
+        match self.last_token.replace(now) {
+            None => {
+                self.first_token = Some(now);
+                app.metrics.prefill_time.observe_time(now - self.admitted);
+                app.metrics.ttft.observe_time(now - self.arrived);
+            }
+            Some(before) => app.metrics.inter_token.observe_time(now - before),
+        }
+    }
+}
+
+/// Gives all requests to the engine.
+fn submit(app: &App, prompts: &[Vec<u32>], params: &Params, ticket: &Ticket) -> Result<Vec<TokenStream>, ApiError> {
+    let limit = app.engine.info().token_limit;
+    let mut streams = Vec::new();
+    for (prompt, copy) in prompts.iter().flat_map(|prompt| (0..params.n).map(move |copy| (prompt, copy))) {
+        let (length, wanted) = (prompt.len(), params.sampling.max_tokens);
+        if params.sized && length < limit && length.saturating_add(wanted) > limit {
+            let message = format!(
+                "the prompt has {length} tokens and `max_tokens` is {wanted}: a request may have at most {limit} tokens \
+                 with its output"
+            );
+            return Err(ApiError::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message));
+        }
+        // A given seed makes an answer repeatable; without one, equal requests draw differently.
+        let key = if params.seeded { copy as u64 } else { app.requests.fetch_add(1, Ordering::Relaxed) + 1 };
+        let stream = app.engine.generate(Request {
+            trace: params.trace,
+            logprobs: params.logprobs,
+            routing: params.routing,
+            ..Request::new(prompt.clone(), params.sampling.clone(), key)
+        })?;
+        ticket.runs(stream.id());
+        streams.push(stream);
+    }
+    Ok(streams)
+}
+
+/// Waits until the request leaves the admission queue, for as long as `server.queue_timeout_s`.
+async fn admission(
+    app: &App,
+    stream: &mut TokenStream,
+    started: Instant,
+    aborting: &mut watch::Receiver<bool>,
+) -> Result<(), ApiError> {
+    let timeout = Duration::from_secs(app.config.queue_timeout_s);
+    let result = tokio::select! {
+        biased;
+        admitted = timeout_at(started + timeout, stream.admitted()) => admitted.map_err(|_| {
+            let message = format!("waited {} s for admission (`server.queue_timeout_s`)", app.config.queue_timeout_s);
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "queue_timeout", message)
+        }),
+        _ = aborting.wait_for(|abort| *abort) => Err(ApiError::draining()),
+    };
+    result
+}
+
+fn too_long(app: &App) -> ApiError {
+    let message = format!("the request took longer than {} s", app.config.request_timeout_s);
+    ApiError::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message)
+}
+
+fn step_json(app: &App, record: &StepRecord) -> Value {
+    let names = app.engine.model_names();
+    let text = app.engine.text().and_then(|text| text.decode(&[record.token]).ok());
+    json!({
+        "position": record.position, "model": names[record.model], "token": record.token, "text": text,
+        "committed": record.committed, "to": record.to.map(|to| &names[to]), "score": record.score,
+    })
+}

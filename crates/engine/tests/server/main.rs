@@ -1,0 +1,10 @@
+//! The HTTP server from outside: over sockets, on free ports.
+
+mod client;
+mod demo;
+mod limits;
+mod metrics;
+mod running;
+mod security;
+mod shutdown;
+mod states;
