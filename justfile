@@ -24,6 +24,10 @@ run *ARGS:
 serve CONFIG="config/rstitch/demo.yaml":
     cargo run --release -p trbench -- serve --config {{CONFIG}}
 
+# Random schedules and faults under virtual time; every invariant after every event. `just simulate --seeds 10000`.
+simulate *ARGS:
+    cargo run --release -p trbench -- simulate {{ARGS}}
+
 # All benchmarks.
 bench: bench-dtmc bench-kernels
 

@@ -15,6 +15,7 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod serve;
+pub mod simulate;
 pub mod stats;
 pub mod sweep;
 pub mod trace;
