@@ -28,6 +28,10 @@ serve CONFIG="config/rstitch/demo.yaml":
 simulate *ARGS:
     cargo run --release -p trbench -- simulate {{ARGS}}
 
+# Three times the load that a system can take, with clients that give up. `just soak --duration 10m`.
+soak *ARGS:
+    cargo run --release -p trbench -- soak --config config/random/emulated.yaml {{ARGS}}
+
 # All benchmarks.
 bench: bench-dtmc bench-kernels
 

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    compare, convert, dataset, draft, fetch, figures, optimize, predict, report, run, serve, simulate, sweep, trace,
-    train,
+    compare, convert, dataset, draft, fetch, figures, optimize, predict, report, run, serve, simulate, soak, sweep,
+    trace, train,
 };
 
 /// Exit code after an interrupt (128 + SIGINT).
@@ -47,6 +47,8 @@ enum Command {
     TrainRouter(Box<train::TrainArgs>),
     /// Run the scheduler under virtual time, random schedules and faults, and check what it promises.
     Simulate(simulate::SimulateArgs),
+    /// Overload a routed system for a while, give up on some requests, and check that nothing is lost.
+    Soak(soak::SoakArgs),
     /// Serve a routed system over an OpenAI-compatible HTTP API.
     Serve(serve::ServeArgs),
     /// Fetch and list model weights.
@@ -112,6 +114,7 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::MakeDraft(args) => draft::run(&args),
         Command::TrainRouter(args) => train::run(&args),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Soak(args) => soak::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Models { command } => fetch::run(&command),
         Command::ConvertRouter(args) => convert::run(&args),
