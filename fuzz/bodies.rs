@@ -12,10 +12,10 @@ use trbench::convert::pickle::Pickle;
 use trbench::dataset::{self, Kind, Source};
 
 /// Reads `data`; `dir` is an empty folder for it.
-pub type Body = fn(dir: &Path, data: &[u8]);
+pub(crate) type Body = fn(dir: &Path, data: &[u8]);
 
 /// All targets, by the names of their corpora.
-pub const TARGETS: [(&str, Body); 9] = [
+pub(crate) const TARGETS: [(&str, Body); 9] = [
     ("config", config),
     ("gguf", gguf),
     ("safetensors", safetensors),

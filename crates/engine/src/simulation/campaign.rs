@@ -252,12 +252,6 @@ mod tests {
             let seed = failing.unwrap_or_else(|| panic!("nobody notices `{name}`"));
             assert_eq!(run_seed(seed, &Options::all_faults()).err(), None, "seed {seed} fails without a mutation");
             let failure = shrink(seed, &options).expect("it fails");
-            println!(
-                "{name}: seed {seed}, {} requests, faults {:?}: {}",
-                failure.requests.len(),
-                failure.faults,
-                failure.message.lines().next().unwrap_or_default()
-            );
             assert!(failure.requests.len() <= 8 && !failure.trace.is_empty(), "{name}: {failure:?}");
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Happening, Simulator};
 use crate::request::ModelIndex;
-use crate::scheduler::{Event, PeerMessage};
+use crate::scheduler::{Core, Event, PeerMessage};
 use crate::transport::{Link, LinkConfig, LinkEvent, LinkState, Packet, SendError};
 
 /// What happens to packets, each by itself.
@@ -209,9 +209,6 @@ impl Simulator {
 
     /// Whether everything has happened that will, signs of life apart.
     pub(super) fn is_settled(&self) -> bool {
-        self.inputs == 0
-            && self.open.is_empty()
-            && self.in_flight.is_empty()
-            && self.cores.iter().all(|core| core.is_empty())
+        self.inputs == 0 && self.open.is_empty() && self.in_flight.is_empty() && self.cores.iter().all(Core::is_empty)
     }
 }

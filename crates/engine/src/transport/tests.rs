@@ -42,9 +42,10 @@ impl Path {
                 }
             }
             let now = self.now;
-            let (due, later) = std::mem::take(&mut self.wire[end]).into_iter().partition(|(time, _)| *time <= now);
+            let (due, later): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut self.wire[end]).into_iter().partition(|(time, _)| *time <= now);
             self.wire[end] = later;
-            for (_, packet) in Vec::<(Duration, Packet<u32>)>::from(due) {
+            for (_, packet) in due {
                 self.ends[end].receive(self.now, packet, &mut self.events[end]);
                 assert!(self.ends[end].early.len() <= 4, "the receiver keeps more than the window");
             }

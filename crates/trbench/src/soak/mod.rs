@@ -53,6 +53,9 @@ pub struct SoakArgs {
     /// Longest wait of a client for its first token; it gives up then.
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     queue_timeout: Duration,
+    /// Most requests that wait for admission, instead of `system.max_queued`. More are refused.
+    #[arg(long)]
+    max_queued: Option<usize>,
     /// Time to measure the capacity for.
     #[arg(long, default_value = "5s", value_parser = parse_duration)]
     measure: Duration,
@@ -88,10 +91,12 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 
 /// Soaks; exit code 1 when a promise was broken.
 pub fn run(args: &SoakArgs) -> anyhow::Result<ExitCode> {
-    if !(0.0..=1.0).contains(&args.cancel_rate) || !(args.overload > 0.0 && args.overload <= 1000.0) {
+    let overload = args.overload > 0.0 && args.overload <= 1000.0;
+    if !overload || !(0.0..=1.0).contains(&args.cancel_rate) {
         return Err(usage("`--cancel-rate` must be from 0 to 1, `--overload` above 0 up to 1000"));
     }
-    let config = Config::from_file(&args.config)?;
+    let mut config = Config::from_file(&args.config)?;
+    config.system.max_queued = args.max_queued.unwrap_or(config.system.max_queued);
     fetch::ensure_sources(&config)?;
     let engine = Arc::new(Engine::launch(&config)?);
     let runtime =
