@@ -1,7 +1,7 @@
 // What all targets have in common.
 
 #[allow(dead_code)]
-#[path = "../bodies.rs"]
+#[path = "bodies.rs"]
 mod bodies;
 
 macro_rules! fuzz {
