@@ -35,6 +35,14 @@ load:
     cargo build --release -p trbench
     python3 scripts/load_client.py --binary target/release/trbench
 
+# Random schedules and faults under virtual time; every invariant after every event. `just simulate --seeds 10000`.
+simulate *ARGS:
+    cargo run --release -p trbench -- simulate {{ARGS}}
+
+# Three times the load that a system can take, with clients that give up. `just soak --duration 10m`.
+soak *ARGS:
+    cargo run --release -p trbench -- soak --config config/random/emulated.yaml {{ARGS}}
+
 # All benchmarks.
 bench: bench-dtmc bench-kernels
 

@@ -19,6 +19,7 @@ const STEPS: usize = 5;
 
 type Failure = Box<dyn std::error::Error>;
 
+#[allow(clippy::print_stdout, reason = "the output of this program")]
 fn main() -> Result<(), Failure> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [path, threads, dtypes @ ..] = args.as_slice() else {

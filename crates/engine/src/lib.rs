@@ -24,6 +24,7 @@ pub mod scheduler;
 pub mod server;
 pub mod simulation;
 pub mod tokenizer;
+pub mod transport;
 
 pub use config::Config;
 pub use engine::{Engine, EngineError, EngineStats, SubmitError, TokenStream};

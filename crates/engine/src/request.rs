@@ -234,6 +234,11 @@ pub struct RequestStats {
 }
 
 impl RequestStats {
+    /// Nothing so far, at any of `models` models.
+    pub(crate) fn for_models(models: usize) -> Self {
+        Self { tokens_by_model: vec![0; models], ..Self::default() }
+    }
+
     /// Committed tokens.
     pub fn tokens(&self) -> u64 {
         self.tokens_by_model.iter().sum()

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    compare, convert, dataset, draft, fetch, figures, optimize, predict, report, run, serve, sweep, trace, train,
+    compare, convert, dataset, draft, fetch, figures, optimize, predict, report, run, serve, simulate, soak, sweep,
+    trace, train,
 };
 
 /// Exit code after an interrupt (128 + SIGINT).
@@ -44,6 +45,10 @@ enum Command {
     MakeDraft(Box<draft::DraftArgs>),
     /// Train a router head (R2R, CITER, Co-LLM) for a pair of models.
     TrainRouter(Box<train::TrainArgs>),
+    /// Run the scheduler under virtual time, random schedules and faults, and check what it promises.
+    Simulate(simulate::SimulateArgs),
+    /// Overload a routed system for a while, give up on some requests, and check that nothing is lost.
+    Soak(soak::SoakArgs),
     /// Serve a routed system over an OpenAI-compatible HTTP API.
     Serve(serve::ServeArgs),
     /// Fetch and list model weights.
@@ -108,6 +113,8 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::Optimize(args) => optimize::run(*args),
         Command::MakeDraft(args) => draft::run(&args),
         Command::TrainRouter(args) => train::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
+        Command::Soak(args) => soak::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Models { command } => fetch::run(&command),
         Command::ConvertRouter(args) => convert::run(&args),

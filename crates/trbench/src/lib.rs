@@ -15,6 +15,8 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod serve;
+pub mod simulate;
+pub mod soak;
 pub mod stats;
 pub mod sweep;
 pub mod trace;

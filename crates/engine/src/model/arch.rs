@@ -64,11 +64,22 @@ pub struct Arch {
     pub rope_interleaved: bool,
 }
 
+/// More layers than any model has.
+const MAX_LAYERS: usize = 1024;
+
+/// All layers of a model with `count` of them. A file may claim any number: it must not be allocated first.
+pub(super) fn layers(count: usize) -> Result<Vec<usize>, String> {
+    if count > MAX_LAYERS {
+        return Err(format!("number of layers is {count}, allowed are 1 to {MAX_LAYERS}"));
+    }
+    Ok((0..count).collect())
+}
+
 impl Arch {
     /// Checks relations that the code relies on; the message names the value.
     pub(crate) fn check(&self) -> Result<(), String> {
         let sizes = [
-            ("number of layers", self.layers.len(), 1024),
+            ("number of layers", self.layers.len(), MAX_LAYERS),
             ("embedding length", self.d_model, 1 << 16),
             ("number of heads", self.heads, 1024),
             ("number of key/value heads", self.kv_heads, 1024),

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use candle_core::quantized::gguf_file::{Content, Value};
 
+use super::arch::layers;
 use super::{Arch, Family, ModelError, ModelFiles, RopeScaling, Slot, Weights};
 use crate::tokenizer::TextCodec;
 
@@ -70,7 +72,9 @@ pub(super) fn open(path: &Path) -> Result<ModelFiles, ModelError> {
         return Err(ModelError::invalid(path, format!("not a GGUF file: it starts with {magic:?}, not with `GGUF`")));
     }
     reader.rewind().map_err(|error| ModelError::io(path, error))?;
-    let content = Content::read(&mut reader)
+    // An alignment of 0 makes the reader divide by it.
+    let content = catch_unwind(AssertUnwindSafe(|| Content::read(&mut reader)))
+        .map_err(|_| ModelError::invalid(path, "GGUF header cannot be read: it is inconsistent"))?
         .map_err(|error| ModelError::invalid(path, format!("GGUF header cannot be read: {error}")))?;
     check_extent(path, &content)?;
     let metadata = Metadata { path, values: &content.metadata };
@@ -139,7 +143,7 @@ fn read_arch(metadata: &Metadata<'_>) -> Result<Arch, ModelError> {
     };
     Ok(Arch {
         family,
-        layers: (0..metadata.usize(&key("block_count"))?).collect(),
+        layers: layers(metadata.usize(&key("block_count"))?).map_err(|message| metadata.invalid(message))?,
         d_model,
         heads,
         kv_heads: metadata.find(&key("attention.head_count_kv")).and_then(as_usize).unwrap_or(heads).max(1),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::arch::layers;
 use super::safetensors::Shards;
 use super::{Arch, Family, ModelError, ModelFiles, RopeScaling, Weights};
 use crate::tokenizer::TextCodec;
@@ -82,7 +83,7 @@ fn read_arch(config: &Value) -> Result<Arch, String> {
     };
     Ok(Arch {
         family,
-        layers: (0..usize_of("num_hidden_layers")?).collect(),
+        layers: layers(usize_of("num_hidden_layers")?)?,
         d_model,
         heads,
         kv_heads: usize_of("num_key_value_heads").unwrap_or(heads),

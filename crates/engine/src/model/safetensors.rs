@@ -58,7 +58,8 @@ impl Shards {
             let dtype = DType::try_from(info.dtype)
                 .map_err(|error| ModelError::invalid(path, format!("tensor `{name}`: {error}")))?;
             let (start, end) = info.data_offsets;
-            if start > end || 8 + header + end as u64 > size {
+            let last = (end as u64).checked_add(8 + header);
+            if start > end || last.is_none_or(|last| last > size) {
                 return Err(ModelError::invalid(path, format!("the file is truncated: tensor `{name}` ends after it")));
             }
             let entry = Entry {

@@ -195,7 +195,7 @@ struct Policy {
 }
 
 /// Whether the rule that matched drops the candidate.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Matched {
     drop: bool,
 }

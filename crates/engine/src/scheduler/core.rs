@@ -4,16 +4,17 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::{SmallVec, smallvec};
-
 use super::batch::Batch;
 use super::message::{Action, ActiveCount, Event, Next, PeerBody, PeerMessage};
+use super::mutation::Mutation;
+use super::peers::Peers;
+use super::sequence::{Place, Sequence};
 use super::stats::ModelStats;
 use super::threshold::ThresholdTable;
-use crate::kv::{BlockPool, Table};
+use crate::kv::BlockPool;
 use crate::meters::Occupancy;
-use crate::request::{FinishReason, ModelIndex, Request, RequestId, RequestStats, StepRecord};
-use crate::routing::{BatchView, Candidate, Decision, RequestState, RoutingPolicy, Row};
+use crate::request::{FinishReason, ModelIndex, Request, RequestId, StepRecord};
+use crate::routing::{BatchView, Candidate, Decision, RoutingPolicy, Row};
 use crate::runner::StepOutput;
 use crate::tokenizer::TokenTexts;
 
@@ -55,42 +56,6 @@ pub struct CoreConfig {
     pub texts: Option<Arc<TokenTexts>>,
 }
 
-/// Where a request is, seen from one model (invariant 3: exactly one model has it in `Ready` or `Running`, or it is on
-/// a link).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// Here, waiting for a launch, since this time.
-    Ready(Duration),
-    /// Here, in the batch that runs.
-    Running,
-    /// Left for this model; its log stays for the return, and with handoff-resume its KV.
-    Pending(ModelIndex),
-}
-
-/// One model's state of one request.
-#[derive(Debug)]
-pub(super) struct Sequence {
-    pub(super) request: Arc<Request>,
-    /// Prompt and committed tokens that this model knows.
-    pub(super) log: Vec<u32>,
-    /// Tokens of `log` whose keys and values are computed.
-    pub(super) computed: usize,
-    pub(super) blocks: Table,
-    pub(super) place: Place,
-    pub(super) hop: u64,
-    pub(super) known: SmallVec<[usize; 4]>,
-    pub(super) stats: RequestStats,
-    pub(super) cancelled: bool,
-    pub(super) state: RequestState,
-    /// Steps here since the request came, and tokens that they committed.
-    pub(super) visit_steps: u32,
-    pub(super) visit_tokens: u32,
-    /// Whether the prompt's blocks were offered to others.
-    pub(super) shared: bool,
-    /// Steps since the last commit, anywhere.
-    pub(super) fruitless: u32,
-}
-
 /// Steps without a commit after which a request is ended: a policy that drops every candidate would go on for ever.
 pub(crate) const MAX_FRUITLESS: u32 = 32;
 
@@ -117,6 +82,8 @@ pub struct Core {
     /// Rows of the step that is being finished; kept to avoid an allocation per step.
     views: Vec<Row>,
     pub(super) stats: ModelStats,
+    pub(super) peers: Peers,
+    pub(super) mutation: Option<Mutation>,
 }
 
 impl Core {
@@ -126,6 +93,8 @@ impl Core {
         let kv = BlockPool::new(config.kv_blocks, config.block_size, config.prefix_cache);
         let stats = ModelStats::new(config.models);
         Self {
+            peers: Peers::new(config.models),
+            mutation: None,
             config,
             policy,
             sequences: HashMap::new(),
@@ -191,6 +160,16 @@ impl Core {
         self.sequences.iter().filter(|(_, s)| !matches!(s.place, Place::Pending(_))).map(|(id, _)| *id)
     }
 
+    /// Entry only: requests that wait for admission.
+    pub fn queued(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.queue.iter().map(|(id, ..)| *id)
+    }
+
+    /// Committed tokens of a request that this model knows.
+    pub fn committed(&self, id: RequestId) -> Option<usize> {
+        self.sequences.get(&id).map(|sequence| sequence.log.len() - sequence.request.prompt_tokens())
+    }
+
     /// Takes an event in.
     pub fn handle(&mut self, now: Duration, event: Event, actions: &mut Vec<Action>) {
         match event {
@@ -205,12 +184,17 @@ impl Core {
                     self.active = message.active;
                 }
                 match message.body {
-                    PeerBody::Handoff(handoff) => self.resume(now, handoff, actions),
-                    PeerBody::Finish(id, reason, stats) => self.finish_at_entry(now, id, reason, stats, actions),
-                    PeerBody::Close(id) => self.drop_sequence(id),
+                    PeerBody::Handoff(handoff) => self.resume(now, message.from, handoff, actions),
+                    PeerBody::Finish(id, hop, reason, stats) => {
+                        self.finished_at_peer(now, (id, hop), reason, stats, actions);
+                    }
+                    PeerBody::Close(id) => self.close(id),
                     PeerBody::Cancel(id) => self.cancel(now, id, actions),
+                    PeerBody::Reach(model, up) => self.reach(now, model, up, actions),
                 }
             }
+            Event::PeerLost(peer) => self.peer_lost(now, peer, actions),
+            Event::PeerUp(peer) => self.peer_up(peer, actions),
         }
     }
 
@@ -260,6 +244,7 @@ impl Core {
             sequence.computed = row.start + batch.tokens(row).len();
             sequence.share_prompt(&mut self.kv);
             match view {
+                _ if sequence.closed => self.drop_sequence(row.id),
                 _ if sequence.cancelled => self.finish(now, row.id, FinishReason::Cancelled, actions),
                 Some(view) => self.apply(now, view, actions),
                 None => self.make_ready(now, row.id),
@@ -281,6 +266,10 @@ impl Core {
             // What the step has written is unknown: nothing of it may be kept.
             if let Some(sequence) = self.sequences.get_mut(&id) {
                 sequence.computed = 0;
+                if sequence.closed {
+                    self.drop_sequence(id);
+                    continue;
+                }
             }
             self.finish(now, id, FinishReason::Error(message.to_owned()), actions);
         }
@@ -370,6 +359,10 @@ impl Core {
                 let message = format!("{id}: the routing policy chose model {to}, there are {}", self.config.models);
                 return self.finish(now, id, FinishReason::Error(message), actions);
             }
+            Decision::Switch(to) if to != here && !self.peers.reachable(to) => {
+                let message = format!("{id}: model {to} cannot be reached");
+                return self.finish(now, id, FinishReason::Error(message), actions);
+            }
             Decision::Switch(to) if to != here => (Some(to), self.policy.send(&mut view, to) == Candidate::Commit),
             Decision::Switch(_) | Decision::Stay => (Some(here), true),
             Decision::Retry => (Some(here), false),
@@ -420,7 +413,7 @@ impl Core {
             let record = StepRecord { position: view.position, model: self.config.model, token, committed, to, score };
             actions.push(Action::Step(id, record));
         }
-        if committed {
+        if committed && !(self.mutated(Mutation::SwallowToken) && view.position % 5 == 4) {
             actions.push(Action::Emit(id, token));
         }
     }
@@ -445,60 +438,5 @@ impl Core {
 
     pub(super) fn send(&self, to: ModelIndex, body: PeerBody) -> Action {
         Action::Send(to, PeerMessage { from: self.config.model, active: self.active, body })
-    }
-}
-
-impl Sequence {
-    /// Begins with what the cache knows of the log.
-    pub(super) fn reuse_prefix(&mut self, kv: &mut BlockPool, stats: &mut ModelStats) {
-        self.computed = kv.reuse(&mut self.blocks, &self.log);
-        stats.prefix_tokens += self.log.len() as u64;
-        stats.prefix_hits += self.computed as u64;
-    }
-
-    /// Makes room for `take` more positions. A copy that stands in the way is given up.
-    fn grow(&mut self, kv: &mut BlockPool, take: usize) -> bool {
-        let fits = kv.grow(&mut self.blocks, self.computed + take);
-        if !fits && let Some(computed) = kv.abandon_copy(&mut self.blocks) {
-            self.computed = computed;
-            return kv.grow(&mut self.blocks, computed + take);
-        }
-        fits
-    }
-
-    /// Once the prompt is computed, others may use it. Its last token stays this request's own: a policy may have it fed
-    /// again.
-    fn share_prompt(&mut self, kv: &mut BlockPool) {
-        let prompt = self.request.prompt.len();
-        if !self.shared && self.computed >= prompt {
-            self.shared = true;
-            kv.share(&mut self.blocks, &self.log[..prompt - 1]);
-        }
-    }
-
-    /// A request that has just arrived, with nothing computed.
-    pub(super) fn new(request: Arc<Request>, models: usize, kv: &BlockPool, now: Duration) -> Self {
-        let most = request.most_tokens();
-        Self {
-            log: {
-                // Room for the whole request: the log must not move while it decodes.
-                let mut log = Vec::with_capacity(most);
-                log.extend_from_slice(&request.prompt);
-                log
-            },
-            request,
-            computed: 0,
-            blocks: Table::with_capacity(kv.blocks_for(most)),
-            place: Place::Ready(now),
-            hop: 0,
-            known: smallvec![0; models],
-            stats: RequestStats { tokens_by_model: vec![0; models], ..RequestStats::default() },
-            cancelled: false,
-            state: RequestState::default(),
-            visit_steps: 0,
-            visit_tokens: 0,
-            shared: false,
-            fruitless: 0,
-        }
     }
 }

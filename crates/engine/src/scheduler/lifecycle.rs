@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use super::core::{Core, Place, Sequence};
+use super::core::Core;
 use super::message::{Action, ActiveCount, PeerBody};
+use super::mutation::Mutation;
+use super::sequence::{Place, Sequence};
+use crate::kv::Table;
 use crate::request::{FinishReason, Request, RequestId, RequestStats};
 
 impl Core {
@@ -32,8 +35,9 @@ impl Core {
         if self.config.model == self.config.entry {
             self.finish_at_entry(now, id, reason, stats, actions);
         } else {
+            let hop = self.sequences.get(&id).map_or(0, |sequence| sequence.hop);
             self.drop_sequence(id);
-            actions.push(self.send(self.config.entry, PeerBody::Finish(id, reason, stats)));
+            actions.push(self.send(self.config.entry, PeerBody::Finish(id, hop, reason, stats)));
         }
     }
 
@@ -48,12 +52,21 @@ impl Core {
     ) {
         let need =
             self.sequences.get(&id).map(|s| self.reservation(&s.request)).expect("the entry knows every request");
+        if self.mutated(Mutation::LeakOnCancel)
+            && reason == FinishReason::Cancelled
+            && let Some(sequence) = self.sequences.get_mut(&id)
+        {
+            (sequence.blocks, sequence.computed) = (Table::default(), 0);
+        }
         self.drop_sequence(id);
         self.reserved -= need;
-        self.set_active(self.active.count - 1);
-        let peers = if self.config.alone { 0 } else { self.config.models };
+        self.set_active(self.active.count - usize::from(!self.mutated(Mutation::StaleActiveCount)));
+        let peers = if self.config.alone || self.mutated(Mutation::ForgetClose) { 0 } else { self.config.models };
         for peer in (0..peers).filter(|peer| *peer != self.config.model) {
             actions.push(self.send(peer, PeerBody::Close(id)));
+        }
+        if self.mutated(Mutation::FinishTwice) {
+            actions.push(Action::Finish(id, reason.clone(), stats.clone()));
         }
         actions.push(Action::Finish(id, reason, stats));
         self.admit(now, actions);

@@ -18,7 +18,7 @@ pub struct ActiveCount {
 }
 
 /// A message from one subserver to another. The active count rides on every one.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PeerMessage {
     /// Sender.
     pub from: ModelIndex,
@@ -30,20 +30,23 @@ pub struct PeerMessage {
 
 /// Content of a [`PeerMessage`].
 #[allow(clippy::large_enum_variant, reason = "a handoff is the common case, and boxing it would allocate at every one")]
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum PeerBody {
     /// The request moves to the receiver.
     Handoff(Handoff),
-    /// To the entry model: the request ended at the sender, which has freed its own state.
-    Finish(RequestId, FinishReason, RequestStats),
+    /// To the entry model, directly or over another: the request ended at the sender, which has freed its own state, or
+    /// was lost after the handoff `hop`, the last that the sender knows of.
+    Finish(RequestId, u64, FinishReason, RequestStats),
     /// From the entry model: the request has ended, free what you hold for it. Its active count is the new one.
     Close(RequestId),
     /// The request is to end; whoever holds it ends it. Follows the request from model to model.
     Cancel(RequestId),
+    /// From the entry model: whether it reaches this model. What was handed to one that it does not reach is lost.
+    Reach(ModelIndex, bool),
 }
 
 /// A request on its way to another model, with everything that model needs and does not have.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Handoff {
     /// The request.
     pub id: RequestId,
@@ -75,6 +78,10 @@ pub enum Event {
     Peer(PeerMessage),
     /// A client does not want this request any more, at the entry model.
     Cancel(RequestId),
+    /// The peer stopped, restarted, or cannot be reached: it has forgotten this model, which forgets it too.
+    PeerLost(ModelIndex),
+    /// The peer is there again.
+    PeerUp(ModelIndex),
 }
 
 /// Something that the driver of a scheduler core has to do.

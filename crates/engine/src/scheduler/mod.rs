@@ -7,6 +7,9 @@ mod core;
 mod handoff;
 mod lifecycle;
 mod message;
+mod mutation;
+mod peers;
+mod sequence;
 mod stats;
 mod threshold;
 
@@ -14,5 +17,6 @@ pub use batch::{Batch, Row};
 pub(crate) use core::MAX_FRUITLESS;
 pub use core::{Core, CoreConfig};
 pub use message::{Action, ActiveCount, Event, Handoff, Next, PeerBody, PeerMessage};
+pub use mutation::Mutation;
 pub use stats::ModelStats;
 pub use threshold::{ThresholdTable, check_thresholds};

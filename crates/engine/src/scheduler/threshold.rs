@@ -57,6 +57,12 @@ impl ThresholdTable {
         Self { models, rows: rows.iter().zip(1..).map(|(row, n)| clamp(row, n)).collect() }
     }
 
+    /// `vector` whatever the number of requests, for tests of tests: it can deadlock.
+    #[cfg(any(test, feature = "mutations"))]
+    pub(crate) fn unclamped(vector: &[u32]) -> Self {
+        Self { models: vector.len(), rows: vec![vector.to_vec()] }
+    }
+
     /// The vector for `active` requests; counts above the table use its last row.
     pub fn row(&self, active: usize) -> Vec<u32> {
         match self.rows.len() {

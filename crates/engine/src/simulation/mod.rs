@@ -2,11 +2,24 @@
 //!
 //! Events are ordered by (time, sequence number), so a run is a function of its inputs. After every event the
 //! invariants of `docs/architecture.md` are checked; a violation panics with the event that caused it.
+//!
+//! A [`Simulator`] can put a faulty [`Network`] between the models and let them crash. [`campaign`] makes random
+//! scenarios from seeds, and a failing one smaller.
 
+pub mod campaign;
+mod crash;
 mod invariants;
+#[cfg(any(test, feature = "mutations"))]
+mod mutants;
+mod network;
+mod scenario;
+mod trace;
+
+pub use network::{Network, Partition, PathFaults};
+pub use scenario::{Fault, Scenario};
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +27,8 @@ use crate::keyed::{Purpose, draw_unit};
 use crate::request::{CommittedToken, FinishReason, ModelIndex, Request, RequestId, RequestStats, StepRecord};
 use crate::routing::RoutingPolicy;
 use crate::runner::{EmulatedModel, StepOutput};
-use crate::scheduler::{Action, Core, CoreConfig, Event, Next, PeerMessage};
+use crate::scheduler::{Action, Core, CoreConfig, Event, Mutation, Next, PeerMessage};
+use crate::transport::Packet;
 
 /// Delay of messages between subservers. Messages of one link stay in order.
 #[derive(Debug, Clone, Copy)]
@@ -49,9 +63,18 @@ enum Happening {
     Submit(RequestId, Arc<Request>),
     Cancel(RequestId),
     Deliver(ModelIndex, PeerMessage),
-    StepDone(ModelIndex, Duration),
+    /// A packet arrives: from, to.
+    Packet(ModelIndex, ModelIndex, Packet<PeerMessage>),
+    LinkTimer(ModelIndex),
+    /// The end of a step, in an incarnation of a model, and the time it took.
+    StepDone(ModelIndex, u32, Duration),
     Wake(ModelIndex),
+    Crash(ModelIndex),
+    Restart(ModelIndex),
 }
+
+/// Virtual time without any progress after which a run is stuck.
+const STUCK: Duration = Duration::from_secs(20);
 
 /// A simulated system of emulated models.
 #[derive(Debug)]
@@ -69,8 +92,29 @@ pub struct Simulator {
     happenings: BTreeMap<u64, Happening>,
     sequence: u64,
     now: Duration,
-    in_flight: BTreeMap<RequestId, usize>,
+    /// Requests on a link: from, to.
+    in_flight: BTreeMap<RequestId, (ModelIndex, ModelIndex)>,
     outcomes: BTreeMap<RequestId, Outcome>,
+    /// Requests without an end.
+    open: BTreeSet<RequestId>,
+    /// Requests that came before the models had found each other.
+    early: BTreeSet<RequestId>,
+    /// What the one-request loop makes of a request, where it is known.
+    expected: BTreeMap<RequestId, (Vec<CommittedToken>, FinishReason)>,
+    configs: Vec<CoreConfig>,
+    policy: Arc<dyn RoutingPolicy>,
+    network: Option<Network>,
+    /// Largest part by which a step takes longer than its model says.
+    step_jitter: f64,
+    /// Incarnation of each model, and whether it runs.
+    incarnations: Vec<(u32, bool)>,
+    /// Crashes, and losses of peers that were noticed.
+    losses: u64,
+    /// Arrivals, cancellations and crashes that are still to come.
+    inputs: usize,
+    progress: Duration,
+    trace: Option<Vec<String>>,
+    mutation: Option<Mutation>,
 }
 
 impl Simulator {
@@ -85,8 +129,21 @@ impl Simulator {
         let entry = configs[0].entry;
         let wakes = vec![None; models.len()];
         let outputs = models.iter().map(|_| StepOutput::default()).collect();
-        let cores = configs.into_iter().map(|config| Core::new(config, Arc::clone(policy))).collect();
+        let cores = configs.iter().map(|config| Core::new(config.clone(), Arc::clone(policy))).collect();
         Self {
+            incarnations: vec![(1, true); configs.len()],
+            open: BTreeSet::new(),
+            early: BTreeSet::new(),
+            expected: BTreeMap::new(),
+            policy: Arc::clone(policy),
+            configs,
+            network: None,
+            step_jitter: 0.0,
+            losses: 0,
+            inputs: 0,
+            progress: Duration::ZERO,
+            trace: None,
+            mutation: None,
             cores,
             models,
             outputs,
@@ -101,6 +158,22 @@ impl Simulator {
             in_flight: BTreeMap::new(),
             outcomes: BTreeMap::new(),
         }
+    }
+
+    /// Makes a mistake on purpose, where it was compiled in.
+    pub fn mutate(&mut self, mutation: Mutation) {
+        self.mutation = Some(mutation);
+        self.cores.iter_mut().for_each(|core| core.mutate(mutation));
+    }
+
+    /// Steps take up to this part longer, at random.
+    pub fn set_step_jitter(&mut self, part: f64) {
+        self.step_jitter = part;
+    }
+
+    /// What request `id` must come to, unless it ends early.
+    pub fn expect(&mut self, id: RequestId, tokens: Vec<CommittedToken>, reason: FinishReason) {
+        self.expected.insert(id, (tokens, reason));
     }
 
     /// A client sends a request at `time`.
@@ -130,6 +203,7 @@ impl Simulator {
 
     fn schedule(&mut self, time: Duration, happening: Happening) {
         assert!(time >= self.now, "the past cannot be changed");
+        self.inputs += usize::from(happening.is_input());
         self.heap.push(Reverse((time, self.sequence)));
         self.happenings.insert(self.sequence, happening);
         self.sequence += 1;
@@ -143,13 +217,27 @@ impl Simulator {
             count += 1;
             self.now = time;
             let happening = self.happenings.remove(&key).expect("every key has its happening");
+            self.note_happening(&happening);
+            self.inputs -= usize::from(happening.is_input());
+            if happening.is_input() {
+                self.progress = time;
+            }
             self.happen(happening);
             // Subservers look at their buffers only when everything of this instant has arrived: the order in which
             // simultaneous events are handled must not matter, as in the throughput model.
             if self.heap.peek().is_none_or(|Reverse((next, _))| *next > time) {
+                self.pump_links();
                 (0..self.cores.len()).for_each(|model| self.poll(model));
             }
             self.check_invariants();
+            // Signs of life never end.
+            if self.network.is_some() {
+                if self.is_settled() {
+                    break;
+                }
+                let stuck = self.now > self.progress + STUCK;
+                assert!(!stuck, "invariant 5 (no deadlock): nothing happens any more, {:?} are open", self.open);
+            }
         }
         self.check_quiescent();
         count
@@ -160,6 +248,13 @@ impl Simulator {
         let model = match happening {
             Happening::Submit(id, request) => {
                 self.outcomes.insert(id, Outcome::default());
+                self.open.insert(id);
+                if !self.is_connected() {
+                    self.early.insert(id);
+                }
+                if !self.incarnations[self.entry].1 {
+                    return self.fail(id, "the entry model does not run");
+                }
                 self.cores[self.entry].handle(self.now, Event::ClientRequest(id, request), &mut actions);
                 self.entry
             }
@@ -172,23 +267,33 @@ impl Simulator {
                 self.cores[model].handle(self.now, Event::Peer(message), &mut actions);
                 model
             }
-            Happening::StepDone(model, took) => {
+            Happening::Packet(from, to, packet) => return self.packet(from, to, packet),
+            Happening::LinkTimer(model) => return self.link_timer(model),
+            Happening::StepDone(model, incarnation, _) if self.incarnations[model] != (incarnation, true) => return,
+            Happening::StepDone(model, _, took) => {
                 let outputs = std::mem::take(&mut self.outputs[model]);
                 self.cores[model].step_done(self.now, took, &outputs, &mut actions);
                 self.outputs[model] = outputs;
                 model
             }
             Happening::Wake(model) => model,
+            Happening::Crash(model) => return self.crash_now(model),
+            Happening::Restart(model) => return self.restart(model),
         };
         self.carry_out(model, actions);
     }
 
     fn poll(&mut self, model: ModelIndex) {
+        if !self.incarnations[model].1 {
+            return;
+        }
         match self.cores[model].poll(self.now) {
             Next::Launch => {
                 let took = self.models[model].latency(self.cores[model].batch());
+                let took = took.mul_f64(1.0 + self.step_jitter * self.draw(model as u64));
                 self.models[model].compute(self.cores[model].batch(), &mut self.outputs[model]);
-                self.schedule(self.now + took, Happening::StepDone(model, took));
+                let incarnation = self.incarnations[model].0;
+                self.schedule(self.now + took, Happening::StepDone(model, incarnation, took));
             }
             Next::Wait(Some(time)) if self.wakes[model] != Some(time) => {
                 self.wakes[model] = Some(time);
@@ -199,33 +304,41 @@ impl Simulator {
         }
     }
 
+    /// A number between 0 and 1 that depends on everything before.
+    fn draw(&self, what: u64) -> f64 {
+        draw_unit(self.delay.seed, what, self.sequence, Purpose::Route)
+    }
+
     fn carry_out(&mut self, from: ModelIndex, actions: Vec<Action>) {
         for action in actions {
+            self.note_action(from, &action);
             match action {
+                Action::Send(to, message) if self.network.is_some() => self.send_over_link(from, to, message),
                 Action::Send(to, message) => {
-                    let jitter = draw_unit(self.delay.seed, from as u64, self.sequence, Purpose::Route);
-                    let arrival = self.now + self.delay.base + self.delay.jitter.mul_f64(jitter);
+                    let arrival = self.now + self.delay.base + self.delay.jitter.mul_f64(self.draw(from as u64));
                     let link = self.links.entry((from, to)).or_default();
                     *link = arrival.max(*link);
                     let time = *link;
-                    self.note_departure(&message);
+                    self.note_departure(to, &message);
                     self.schedule(time, Happening::Deliver(to, message));
                 }
                 Action::Admit(_) => {}
                 Action::Step(id, record) => {
-                    self.outcomes.get_mut(&id).expect("steps of a known request").steps.push(record);
+                    let outcome = self.outcomes.get_mut(&id).expect("steps of a known request");
+                    if outcome.finish.is_none() {
+                        outcome.steps.push(record);
+                    }
                 }
-                Action::Emit(id, token) => {
-                    let outcome = self.outcomes.get_mut(&id).expect("tokens of a known request");
-                    assert!(outcome.finish.is_none(), "{id}: token after the end");
-                    outcome.tokens.push((self.now, CommittedToken { id: token, origin: from }));
-                }
-                Action::Finish(id, reason, stats) => {
-                    let outcome = self.outcomes.get_mut(&id).expect("end of a known request");
-                    assert!(outcome.finish.is_none(), "{id} ended twice");
-                    outcome.finish = Some((self.now, reason, stats));
-                }
+                Action::Emit(id, token) => self.emit(id, CommittedToken { id: token, origin: from }),
+                Action::Finish(id, reason, stats) => self.finish(id, reason, stats),
             }
         }
+    }
+}
+
+impl Happening {
+    /// Whether it comes from outside.
+    fn is_input(&self) -> bool {
+        matches!(self, Self::Submit(..) | Self::Cancel(_) | Self::Crash(_) | Self::Restart(_))
     }
 }

@@ -12,6 +12,8 @@ use super::{Conversation, TextError};
 use crate::model::{GgufMetadata, ModelError, gguf_usize};
 
 const NAME: &str = "chat";
+/// Instructions that a template may take: thousands of messages, and no endless loop.
+const FUEL: u64 = 20_000_000;
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +39,7 @@ impl ChatTemplate {
         let mut environment = Environment::new();
         // Templates are written for Python's Jinja: its string and list methods, and its whitespace rules.
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_fuel(Some(FUEL));
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
         environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {

@@ -10,8 +10,8 @@ use crate::cli::usage;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Node {
-    Map(IndexMap<String, Node>),
-    List(Vec<Node>),
+    Map(IndexMap<String, Self>),
+    List(Vec<Self>),
     Scalar(Value),
 }
 

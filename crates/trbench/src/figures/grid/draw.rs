@@ -102,7 +102,7 @@ fn range(values: impl Iterator<Item = Value> + Clone, metric: Metric) -> (f64, f
     if !high.is_finite() {
         return (0.0, 1.0);
     }
-    if metric.from_zero() {
+    if metric.begins_at_zero() {
         return (0.0, if high > 0.0 { high * 1.1 } else { 1.0 });
     }
     let room = ((high - low) * 0.15).max(1e-6);

@@ -86,7 +86,7 @@ impl Metric {
     }
 
     /// Whether a picture of it begins at zero.
-    pub(super) fn from_zero(self) -> bool {
+    pub(super) fn begins_at_zero(self) -> bool {
         !matches!(self, Self::Agreement | Self::LogLikelihood)
     }
 

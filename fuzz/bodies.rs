@@ -1,0 +1,137 @@
+// What the fuzz targets do with their bytes: read them as each of the things that come from outside. They must come back
+// soon, without a panic and without much memory. `crates/trbench/tests/fuzz.rs` runs them on the corpus in every test.
+
+use std::path::Path;
+
+use tokenrouter_engine::Config;
+use tokenrouter_engine::config::ModelConfig;
+use tokenrouter_engine::model::ModelFiles;
+use tokenrouter_engine::routing::heads::HeadFile;
+use tokenrouter_engine::tokenizer::{ChatMessage, ChatTemplate, TextCodec};
+use trbench::convert::pickle::Pickle;
+use trbench::dataset::{self, Kind, Source};
+
+/// Reads `data`; `dir` is an empty folder for it.
+pub(crate) type Body = fn(dir: &Path, data: &[u8]);
+
+/// All targets, by the names of their corpora.
+pub(crate) const TARGETS: [(&str, Body); 9] = [
+    ("config", config),
+    ("gguf", gguf),
+    ("safetensors", safetensors),
+    ("head", head),
+    ("tokenizer", tokenizer),
+    ("chat_template", chat_template),
+    ("conversation", conversation),
+    ("dataset", dataset),
+    ("pickle", pickle),
+];
+
+fn config(_: &Path, data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data) {
+        let _refused = Config::from_yaml(text, "fuzz.yaml");
+    }
+}
+
+/// A model at a path.
+fn model(path: &Path) -> Option<ModelConfig> {
+    let path = serde_json::to_string(path).ok()?;
+    let yaml = format!("models:\n  m: {{path: {path}}}\nrouting: {{method: none}}\n");
+    let yaml = yaml.replace("method: none", "method: random").replace("\n  m:", "\n  n: {path: a}\n  m:");
+    let config = Config::from_yaml(&yaml, "fuzz.yaml").expect("a valid configuration");
+    config.models.get("m").cloned()
+}
+
+fn open(path: &Path) {
+    if let Some(Ok(files)) = model(path).map(|config| ModelFiles::open(&config)) {
+        let _texts = files.text.token_texts();
+    }
+}
+
+fn gguf(dir: &Path, data: &[u8]) {
+    let path = dir.join("model.gguf");
+    std::fs::write(&path, data).expect("a writable folder");
+    open(&path);
+}
+
+const ARCH: &str = r#"{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 3, "max_position_embeddings": 16,
+    "rms_norm_eps": 1e-5, "eos_token_id": 2}"#;
+const TOKENIZER: &str = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+    "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
+    "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "c": 2}, "unk_token": "a"}}"#;
+
+fn safetensors(dir: &Path, data: &[u8]) {
+    let write = |name: &str, data: &[u8]| std::fs::write(dir.join(name), data).expect("a writable folder");
+    write("config.json", ARCH.as_bytes());
+    write("tokenizer.json", TOKENIZER.as_bytes());
+    write("model.safetensors", data);
+    open(dir);
+}
+
+fn head(_: &Path, data: &[u8]) {
+    let _refused = HeadFile::from_bytes(data).map(|file| file.sizes());
+}
+
+/// Longest tokenizer: longer ones only take longer.
+const MAX_TOKENIZER: usize = 1 << 16;
+
+fn tokenizer(dir: &Path, data: &[u8]) {
+    if data.len() > MAX_TOKENIZER {
+        return;
+    }
+    std::fs::write(dir.join("tokenizer.json"), data).expect("a writable folder");
+    if let Ok(codec) = TextCodec::from_dir(dir) {
+        let _texts = codec.token_texts();
+        if let Ok(ids) = codec.encode("A text, of 3 words.\n") {
+            let _text = codec.decode(&ids);
+        }
+    }
+}
+
+fn messages() -> Vec<ChatMessage> {
+    let message = |role: &str, content: &str| ChatMessage { role: role.into(), content: content.into() };
+    vec![message("system", "Be brief."), message("user", "What is 2 + 2?")]
+}
+
+fn chat_template(_: &Path, data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(template) = ChatTemplate::new(text.to_owned(), "<s>".into(), "</s>".into()) {
+        let _refused = template.render(&messages());
+    }
+}
+
+/// Messages as clients of the HTTP interface send them.
+fn conversation(_: &Path, data: &[u8]) {
+    const TEMPLATE: &str = "{% for m in messages %}{{ m.role.upper() }}: {{ m.content | trim }}\n{% endfor %}";
+    let Ok(messages) = serde_json::from_slice::<Vec<ChatMessage>>(data) else { return };
+    let template = ChatTemplate::new(TEMPLATE.into(), String::new(), String::new()).expect("a valid template");
+    let _refused = template.render(&messages);
+}
+
+fn dataset(dir: &Path, data: &[u8]) {
+    for name in ["data.jsonl", "data.json", "data.parquet"] {
+        let path = dir.join(name);
+        std::fs::write(&path, data).expect("a writable folder");
+        let _refused = dataset::load(&Source::File(path, &Kind::ALL), Some(100));
+    }
+}
+
+fn pickle(dir: &Path, data: &[u8]) {
+    let _refused = Pickle::parse(data).map(|pickle| pickle.root().to_json());
+    let path = dir.join("router.pt");
+    std::fs::write(&path, data).expect("a writable folder");
+    if let Ok(mut checkpoint) = trbench::convert::archive::Checkpoint::open(&path) {
+        let tensors: Vec<_> = checkpoint
+            .pickle
+            .root()
+            .entries()
+            .into_iter()
+            .flatten()
+            .filter_map(|(_, value)| value.tensor().cloned())
+            .collect();
+        for tensor in tensors {
+            let _refused = checkpoint.tensor("t", &tensor);
+        }
+    }
+}
