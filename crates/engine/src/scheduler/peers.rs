@@ -133,6 +133,10 @@ impl Core {
 
     pub(super) fn peer_up(&mut self, peer: ModelIndex, actions: &mut Vec<Action>) {
         self.peers.linked[peer] = true;
+        // It has dropped what it held before it knew this entry model, which may be new itself and have lost nothing.
+        if !self.sequences.is_empty() {
+            self.tell_reach(peer, false, actions);
+        }
         self.tell_reach(peer, true, actions);
         if self.config.model == self.config.entry {
             // What it missed: whom the entry model reaches, and with it the number of active requests.

@@ -8,6 +8,8 @@ use crate::scheduler::{Handoff, PeerBody, PeerMessage};
 
 impl Simulator {
     pub(super) fn note_departure(&mut self, to: ModelIndex, message: &PeerMessage) {
+        // A model takes what was at another for lost.
+        self.losses += u64::from(matches!(message.body, PeerBody::Reach(_, false)));
         let Some(id) = self.carries(message) else { return };
         let before = self.in_flight.insert(id, (message.from, to));
         assert!(before.is_none(), "invariant 3 (one owner): {id} is on two links");
