@@ -37,6 +37,11 @@ enum Command {
     Calibrate(predict::CalibrateArgs),
     /// Make the figures of scenario files, with data and a report.
     Figures(figures::FiguresArgs),
+    /// The cells of a scenario: list them, or measure them here or on a cluster.
+    Scenario {
+        #[command(subcommand)]
+        command: figures::ScenarioCommand,
+    },
     /// Compare predicted with measured throughput over thresholds and numbers of requests.
     Validate(predict::ValidateArgs),
     /// Find the best delayed-batching thresholds with the throughput model.
@@ -109,6 +114,7 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::SweepThreshold(args) => sweep::run(&args),
         Command::Calibrate(args) => predict::run_calibrate(&args),
         Command::Figures(args) => figures::run(&args),
+        Command::Scenario { command } => figures::run_scenario(&command),
         Command::Validate(args) => predict::run_validate(&args),
         Command::Optimize(args) => optimize::run(*args),
         Command::MakeDraft(args) => draft::run(&args),

@@ -85,6 +85,42 @@ fn every_cell_is_a_run_that_figures_share() {
 }
 
 #[test]
+fn cells_run_one_by_one_as_tasks_of_a_job_array() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    std::fs::write(dir.join("system.yaml"), SYSTEM).expect("writable");
+    std::fs::write(dir.join("grid.yaml"), SCENARIO).expect("writable");
+    let scenario = |args: &[&str]| {
+        let mut command = Command::cargo_bin("trbench").expect("the binary");
+        let output = command.current_dir(dir).arg("scenario").args(args).output().expect("runs");
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        (output.status.code(), out.into_owned(), err.into_owned())
+    };
+    let (code, cells, _) = scenario(&["cells", "grid.yaml"]);
+    assert_eq!((code, cells.lines().count()), (Some(0), 6));
+    let array = |args: &[&str]| {
+        let (code, script, err) =
+            scenario(&[&["run", "grid.yaml", "--backend", "slurm", "--dry-run", "--out", "out"], args].concat());
+        assert_eq!(code, Some(0), "{err}");
+        script.lines().find_map(|line| Some(line.strip_prefix("#SBATCH --array=")?.to_owned())).expect("an array")
+    };
+    assert_eq!(array(&[]), "0-5");
+    for cell in ["1", "2"] {
+        assert_eq!(scenario(&["run", "grid.yaml", "--out", "out", "--cell", cell]).0, Some(0));
+    }
+    assert_eq!(array(&["--parallel", "2"]), "0,3-5%2");
+    assert!(!dir.join("out/grid-emulated.csv").exists(), "a cell draws nothing");
+    let measured = changed(dir);
+    assert_eq!(scenario(&["run", "grid.yaml", "--out", "out"]).0, Some(0));
+    assert!(measured.iter().all(|time| changed(dir).contains(time)), "measured cells are kept");
+    assert_eq!(rows(dir, "grid-emulated.csv").len(), 6);
+    let (code, _, err) = scenario(&["run", "grid.yaml", "--out", "out", "--cell", "6"]);
+    assert!(code == Some(2) && err.contains("--cell 6: the scenario has 6 cells"), "{err}");
+    let (code, _, err) = scenario(&["cells", "grid.yaml", "--profile", "demo"]);
+    assert!(code == Some(2) && err.contains("no profile `demo`"), "{err}");
+}
+
+#[test]
 fn mistakes_in_a_scenario_are_named_before_anything_runs() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();

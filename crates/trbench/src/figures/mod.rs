@@ -4,7 +4,10 @@ mod gain;
 mod grid;
 mod palette;
 mod report;
+mod scenario;
 mod validation;
+
+pub use scenario::{Backend, Of, RunCells, ScenarioCommand, run as run_scenario};
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -36,7 +39,7 @@ pub struct FiguresArgs {
 /// What a scenario runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Profile {
+pub enum Profile {
     /// Latency profiles in place of models.
     Emulated,
     /// The demo pair on this CPU.
@@ -80,6 +83,14 @@ enum Scenario {
 }
 
 impl Scenario {
+    fn has(&self, profile: Profile) -> bool {
+        match self {
+            Self::Validate { profiles, .. } => profiles.contains_key(&profile),
+            Self::Gain { profiles, .. } => profiles.contains_key(&profile),
+            Self::Grid { profiles, .. } => profiles.contains_key(&profile),
+        }
+    }
+
     fn words(&self) -> (&str, &str) {
         let (Self::Validate { title, paper, .. } | Self::Gain { title, paper, .. } | Self::Grid { title, paper, .. }) =
             self;
@@ -113,11 +124,10 @@ pub fn run(args: &FiguresArgs) -> anyhow::Result<ExitCode> {
     let mut figures = Vec::new();
     for path in &scenarios {
         let scenario = read(path)?;
-        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         for profile in &args.profile {
-            let name = format!("{stem}-{}", profile.name());
-            if let Some(found) = make(&scenario, path, *profile, &name, args)? {
+            if let Some(found) = make(&scenario, path, *profile, &args.out, args.force)? {
                 let (title, paper) = scenario.words();
+                let name = figure_name(path, *profile);
                 figures.push(Figure { name, title: title.to_owned(), paper: paper.to_owned(), found });
             }
         }
@@ -136,35 +146,31 @@ fn read(path: &Path) -> anyhow::Result<Scenario> {
     serde_saphyr::from_str(&text).map_err(|error| usage(format!("scenario `{}`: {error}", path.display())))
 }
 
+/// Name of a figure's files.
+fn figure_name(scenario: &Path, profile: Profile) -> String {
+    let stem = scenario.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    format!("{stem}-{}", profile.name())
+}
+
 /// Makes one figure; `None` when the scenario has no such profile. What was found is kept beside the picture, so that an
 /// interrupted run goes on where it stopped.
-fn make(
-    scenario: &Scenario,
-    path: &Path,
-    profile: Profile,
-    name: &str,
-    args: &FiguresArgs,
-) -> anyhow::Result<Option<String>> {
-    let note = args.out.join(format!("{name}.md"));
-    let exists = match scenario {
-        Scenario::Validate { profiles, .. } => profiles.contains_key(&profile),
-        Scenario::Gain { profiles, .. } => profiles.contains_key(&profile),
-        Scenario::Grid { profiles, .. } => profiles.contains_key(&profile),
-    };
-    if !exists {
+fn make(scenario: &Scenario, path: &Path, profile: Profile, out: &Path, force: bool) -> anyhow::Result<Option<String>> {
+    if !scenario.has(profile) {
         return Ok(None);
     }
-    if !args.force && note.is_file() {
+    let name = figure_name(path, profile);
+    let note = out.join(format!("{name}.md"));
+    if !force && note.is_file() {
         return Ok(Some(std::fs::read_to_string(&note)?));
     }
     let folder = path.parent().unwrap_or(Path::new(""));
     let made = match scenario {
         Scenario::Validate { profiles, .. } => validation::make(&profiles[&profile], folder)?,
         Scenario::Gain { profiles, .. } => gain::make(&profiles[&profile])?,
-        Scenario::Grid { title, profiles, .. } => grid::make(&profiles[&profile], title, folder, &args.out)?,
+        Scenario::Grid { title, profiles, .. } => grid::make(&profiles[&profile], title, folder, out)?,
     };
-    write_file(&args.out.join(format!("{name}.csv")), &made.csv)?;
-    write_file(&args.out.join(format!("{name}.svg")), made.svg.as_bytes())?;
+    write_file(&out.join(format!("{name}.csv")), &made.csv)?;
+    write_file(&out.join(format!("{name}.svg")), made.svg.as_bytes())?;
     write_file(&note, made.found.as_bytes())?;
     Ok(Some(made.found))
 }

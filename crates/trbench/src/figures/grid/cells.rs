@@ -110,33 +110,47 @@ fn parse(args: &[String]) -> anyhow::Result<RunArgs> {
     Ok(parsed.map_err(refused)?.run)
 }
 
+/// Cells with their flags, all of them checked.
+pub(in crate::figures) fn checked(settings: &Settings, folder: &Path) -> anyhow::Result<Vec<(Plan, RunArgs)>> {
+    let plans = plan(settings, folder)?.into_iter();
+    plans.map(|plan| parse(&plan.args).map(|args| (plan, args))).collect()
+}
+
 /// Runs what has not been run.
 pub(super) fn measure(settings: &Settings, folder: &Path, out: &Path) -> anyhow::Result<Vec<Cell>> {
-    let plans = plan(settings, folder)?;
-    // All flags are checked before the first cell is measured.
-    let parsed: Vec<RunArgs> = plans.iter().map(|plan| parse(&plan.args)).collect::<anyhow::Result<_>>()?;
     let mut calibrations = HashMap::new();
-    let total = plans.len();
-    let mut cells = Vec::new();
-    for (index, (plan, mut args)) in plans.into_iter().zip(parsed).enumerate() {
-        let dir = out.join("runs").join(plan.name());
-        let summary = match finished(&dir)? {
-            Some(summary) => summary,
-            None => {
-                if settings.calibrate {
-                    args.calibration = Some(calibration(&args, out, &mut calibrations)?);
-                }
-                run::note(&format!("{} of {total}: {}", index + 1, plan.at.join(", ")));
-                one(args, &dir)?
-            }
-        };
-        cells.push(Cell { at: plan.at, summary });
+    let cells = checked(settings, folder)?;
+    let total = cells.len();
+    let mut measured = Vec::new();
+    for (index, cell) in cells.into_iter().enumerate() {
+        run::note(&format!("{} of {total}: {}", index + 1, cell.0.at.join(", ")));
+        measured.push(measure_one(cell, settings.calibrate, out, &mut calibrations)?);
     }
-    Ok(cells)
+    Ok(measured)
+}
+
+/// Runs a cell, unless it was run to its end before.
+pub(in crate::figures) fn measure_one(
+    (plan, mut args): (Plan, RunArgs),
+    calibrate: bool,
+    out: &Path,
+    calibrations: &mut HashMap<String, PathBuf>,
+) -> anyhow::Result<Cell> {
+    let dir = out.join("runs").join(plan.name());
+    let summary = match finished(&dir)? {
+        Some(summary) => summary,
+        None => {
+            if calibrate {
+                args.calibration = Some(calibration(&args, out, calibrations)?);
+            }
+            one(args, &dir)?
+        }
+    };
+    Ok(Cell { at: plan.at, summary })
 }
 
 /// The summary of a cell that was measured to its end.
-fn finished(dir: &Path) -> anyhow::Result<Option<Summary>> {
+pub(in crate::figures) fn finished(dir: &Path) -> anyhow::Result<Option<Summary>> {
     let path = dir.join("summary.json");
     if !path.is_file() {
         return Ok(None);

@@ -2,7 +2,7 @@
 //! so that figures with equal cells share them and an interrupted figure goes on where it stopped.
 
 mod breakdown;
-mod cells;
+pub(super) mod cells;
 mod draw;
 mod metric;
 mod words;
@@ -31,7 +31,7 @@ pub(super) struct Settings {
     axes: IndexMap<String, IndexMap<String, Flags>>,
     /// Measures step times and routing once for every configuration, and runs its cells with them.
     #[serde(default)]
-    calibrate: bool,
+    pub(super) calibrate: bool,
     draw: Draw,
 }
 
@@ -70,7 +70,7 @@ enum Kind {
 
 /// A measured combination: the value on each axis, in the order of the axes.
 #[derive(Debug)]
-struct Cell {
+pub(super) struct Cell {
     at: Vec<String>,
     summary: Summary,
 }
@@ -83,7 +83,8 @@ struct Grid<'a> {
 }
 
 impl Settings {
-    fn check(&self) -> Result<(), String> {
+    /// Whether axes and picture fit together.
+    pub(super) fn check(&self) -> Result<(), String> {
         let known = || self.axes.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         let named = [Some(&self.draw.x), Some(&self.draw.series), self.draw.panels.as_ref()];
         if let Some(axis) = named.into_iter().flatten().find(|axis| !self.axes.contains_key(*axis)) {
