@@ -1,13 +1,18 @@
 // What the fuzz targets do with their bytes: read them as each of the things that come from outside. They must come back
 // soon, without a panic and without much memory. `crates/trbench/tests/fuzz.rs` runs them on the corpus in every test.
 
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use tokenrouter_engine::Config;
 use tokenrouter_engine::config::ModelConfig;
 use tokenrouter_engine::model::ModelFiles;
 use tokenrouter_engine::routing::heads::HeadFile;
+use tokenrouter_engine::server::{self, ApiKeys};
 use tokenrouter_engine::tokenizer::{ChatMessage, ChatTemplate, TextCodec};
+use tokenrouter_engine::{Config, Engine};
 use trbench::convert::pickle::Pickle;
 use trbench::dataset::{self, Kind, Source};
 
@@ -15,7 +20,7 @@ use trbench::dataset::{self, Kind, Source};
 pub(crate) type Body = fn(dir: &Path, data: &[u8]);
 
 /// All targets, by the names of their corpora.
-pub(crate) const TARGETS: [(&str, Body); 9] = [
+pub(crate) const TARGETS: [(&str, Body); 10] = [
     ("config", config),
     ("gguf", gguf),
     ("safetensors", safetensors),
@@ -25,6 +30,7 @@ pub(crate) const TARGETS: [(&str, Body); 9] = [
     ("conversation", conversation),
     ("dataset", dataset),
     ("pickle", pickle),
+    ("http", http),
 ];
 
 fn config(_: &Path, data: &[u8]) {
@@ -133,5 +139,45 @@ fn pickle(dir: &Path, data: &[u8]) {
         for tensor in tensors {
             let _refused = checkpoint.tensor("t", &tensor);
         }
+    }
+}
+
+/// A server on a free port, with emulated models; it lives as long as the process.
+fn address() -> SocketAddr {
+    static ADDRESS: OnceLock<SocketAddr> = OnceLock::new();
+    *ADDRESS.get_or_init(|| {
+        let yaml = "models: {m: {emulated: {latency_ms: 0.01}}}\nrouting: {method: random, semantics: mixture}\n";
+        let config = Config::from_yaml(yaml, "fuzz.yaml").expect("a valid configuration");
+        let engine = Arc::new(Engine::launch(&config).expect("launches"));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        listener.set_nonblocking(true).expect("a setting of the socket");
+        let address = listener.local_addr().expect("an address");
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+                let ended = server::serve(listener, engine, config.server, ApiKeys::default(), std::future::pending());
+                panic!("the server ended: {:?}", ended.await);
+            });
+        });
+        address
+    })
+}
+
+/// The body of a request to every endpoint that takes one. Whatever it is, an answer comes, and it is no fault of the server.
+fn http(_: &Path, data: &[u8]) {
+    for path in ["/v1/chat/completions", "/v1/completions", "/generate", "/tokenize", "/detokenize"] {
+        let mut stream = TcpStream::connect(address()).expect("a connection");
+        stream.set_read_timeout(Some(Duration::from_secs(15))).expect("a setting of the socket");
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            data.len()
+        );
+        stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(data)).expect("the server listens");
+        // Only the status: the rest of a long answer is cancelled with the connection.
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap_or_else(|error| panic!("{path}: no answer: {error}"));
+        let status = String::from_utf8_lossy(&status).into_owned();
+        assert!(status.starts_with("HTTP/1.1 ") && !status.ends_with("500"), "{path}: {status}");
     }
 }

@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,8 +33,8 @@ def check(what, so, detail=""):
         sys.exit(1)
 
 
-def start(binary, config, drain_s=1):
-    env = dict(os.environ, TOKENROUTER_API_KEY=KEY)
+def start(binary, config, drain_s=1, key=KEY):
+    env = dict(os.environ, TOKENROUTER_API_KEY=key)
     command = [binary, "serve", "--config", config, "--port", "0", "--log-format", "json", "--drain-timeout", str(drain_s)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     line = server.stdout.readline()
@@ -191,6 +192,23 @@ def second_signal(binary, config):
     check("a second signal quits", server.wait(PATIENCE_S) == 130)
 
 
+def page(binary, config):
+    """The built-in page in a browser without a window, where there is one."""
+    browser = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
+    if not browser:
+        print("skipped  the page: no Chromium here", flush=True)
+        return
+    server, url = start(binary, config, key="")
+    try:
+        done = subprocess.run(
+            [browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom", f"{url}/"],
+            capture_output=True, text=True, timeout=PATIENCE_S)
+        cells = re.findall(r"<td[^>]*>([^<]*)</td>", done.stdout)
+        check("the page shows both models", "small" in cells and "large" in cells, done.stdout or done.stderr)
+    finally:
+        server.kill()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--binary", required=True)
@@ -205,6 +223,7 @@ def main():
         example(url)
         drain(server, url)
         second_signal(arguments.binary, arguments.config)
+        page(arguments.binary, arguments.config)
     finally:
         if server.poll() is None:
             server.kill()

@@ -42,11 +42,14 @@ fn words(validation: &Validation, settings: &Settings) -> String {
     };
     let _ = writeln!(
         out,
-        "`{}`, {on}: {} points, error of the prediction median {:.2} %, largest {:.2} %.",
+        "`{}`, {on}: {} points, error of the prediction median {:.2} %, largest {:.2} %; with the step times of each run itself \
+         median {:.2} %, largest {:.2} %.",
         settings.config.display(),
         validation.points.len(),
         100.0 * validation.median_error,
-        100.0 * validation.max_error
+        100.0 * validation.max_error,
+        100.0 * validation.in_run_median_error,
+        100.0 * validation.in_run_max_error
     );
     let agreeing = validation.best.iter().filter(|best| best.agrees).count();
     let _ = writeln!(

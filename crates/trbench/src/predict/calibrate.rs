@@ -111,6 +111,16 @@ pub(super) fn measure(
             sums.iter_mut().zip(&steady.models).for_each(|(sum, stats)| sum.add(stats));
         }
     }
+    of_counters(config, origin, concurrency, &sums)
+}
+
+/// What counters of the models say: the step times, and the matrices.
+pub(super) fn of_counters(
+    config: &Config,
+    origin: &str,
+    concurrency: &[usize],
+    sums: &[ModelStats],
+) -> anyhow::Result<Calibration> {
     let largest = concurrency.iter().copied().max().unwrap_or(1);
     let names = config.model_names();
     let share = |counts: &[u64], total: u64| -> Vec<f64> {
@@ -129,7 +139,7 @@ pub(super) fn measure(
         emulated: config.is_emulated(),
         cpu: cpu_name(),
         concurrency: concurrency.to_vec(),
-        models: names.iter().zip(&sums).map(|(name, stats)| model(name, stats, largest)).collect::<Result<_, _>>()?,
+        models: names.iter().zip(sums).map(|(name, stats)| model(name, stats, largest)).collect::<Result<_, _>>()?,
         routing: sums.iter().map(|stats| share(&stats.transitions, total(stats))).collect(),
         routing_interval: sums
             .iter()

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokenrouter_engine::Config;
 
 use super::Inputs;
-use super::calibrate::{check_load, measure, window};
+use super::calibrate::{check_load, measure, of_counters, window};
 use super::calibration::Calibration;
 use super::steady::{self, Steady, Window};
 use crate::cli::usage;
@@ -61,6 +61,9 @@ pub struct Point {
     pub thresholds: Vec<u32>,
     /// Tokens per second by the throughput model.
     pub predicted_tok_s: f64,
+    /// The same with the step times and matrices that the measured run itself had, whatever the calibration says: what
+    /// is left of the error is the model's, and not a machine's whose speed has changed since.
+    pub in_run_tok_s: f64,
     /// Tokens per second of the system.
     pub measured_tok_s: f64,
     /// 95 % interval of the measurement.
@@ -70,6 +73,10 @@ pub struct Point {
 impl Point {
     fn error(&self) -> f64 {
         (self.predicted_tok_s / self.measured_tok_s - 1.0).abs()
+    }
+
+    fn in_run_error(&self) -> f64 {
+        (self.in_run_tok_s / self.measured_tok_s - 1.0).abs()
     }
 }
 
@@ -97,6 +104,10 @@ pub struct Validation {
     pub median_error: f64,
     /// Its largest value.
     pub max_error: f64,
+    /// As `median_error`, of `in_run_tok_s`.
+    pub in_run_median_error: f64,
+    /// As `max_error`, of `in_run_tok_s`.
+    pub in_run_max_error: f64,
     /// All points.
     pub points: Vec<Point>,
     /// The best thresholds by number of requests.
@@ -180,13 +191,15 @@ impl ValidationTask {
                 points.push(self.point(&config, &inputs, (*requests, thresholds), &window)?);
             }
         }
-        let mut errors: Vec<f64> = points.iter().map(Point::error).collect();
-        errors.sort_unstable_by(f64::total_cmp);
+        let [(median_error, max_error), (in_run_median_error, in_run_max_error)] =
+            [Point::error, Point::in_run_error].map(|error| middle_and_most(points.iter().map(error)));
         Ok(Validation {
             emulated: config.is_emulated(),
             virtual_time: self.virtual_time,
-            median_error: f64::midpoint(errors[(errors.len() - 1) / 2], errors[errors.len() / 2]),
-            max_error: errors[errors.len() - 1],
+            median_error,
+            max_error,
+            in_run_median_error,
+            in_run_max_error,
             best: self.concurrency.iter().map(|n| best(*n, &points)).collect(),
             points,
         })
@@ -201,7 +214,7 @@ impl ValidationTask {
     ) -> anyhow::Result<Point> {
         let bar = spinner(&format!("{requests} requests, thresholds {thresholds:?}"));
         let predicted = inputs.throughput(requests, &thresholds)?;
-        let Steady { tok_s, interval, .. } = if self.virtual_time {
+        let Steady { tok_s, interval, models } = if self.virtual_time {
             // As many tokens as the prediction says will take the time.
             let tokens = (predicted * self.seconds * 1.2 / requests as f64).ceil() as usize;
             let window = Window { max_tokens: tokens.max(100), ..*window };
@@ -210,7 +223,10 @@ impl ValidationTask {
             steady::real(&steady::at(config, requests, &thresholds), requests, window)?
         };
         bar.finish_and_clear();
-        Ok(Point { n: requests, thresholds, predicted_tok_s: predicted, measured_tok_s: tok_s, ci: interval })
+        let in_run = of_counters(config, "this run", &[requests], &models)?.inputs(self.quantum_ms);
+        let in_run_tok_s = in_run.throughput(requests, &thresholds)?;
+        let (predicted_tok_s, measured_tok_s) = (predicted, tok_s);
+        Ok(Point { n: requests, thresholds, predicted_tok_s, in_run_tok_s, measured_tok_s, ci: interval })
     }
 
     fn inputs(&self, config: &Config, window: &Window) -> anyhow::Result<Inputs> {
@@ -223,6 +239,14 @@ impl ValidationTask {
         let calibration = measure(config, &self.config.display().to_string(), &self.concurrency, window)?;
         Ok(calibration.inputs(self.quantum_ms))
     }
+}
+
+/// Median and largest of at least one number.
+fn middle_and_most(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
+    let mut numbers: Vec<f64> = numbers.collect();
+    numbers.sort_unstable_by(f64::total_cmp);
+    let count = numbers.len();
+    (f64::midpoint(numbers[(count - 1) / 2], numbers[count / 2]), numbers[count - 1])
 }
 
 /// The last model's threshold from 1 to `requests`, the others eager: for two models, all vectors that make sense where
@@ -251,7 +275,8 @@ fn best(requests: usize, points: &[Point]) -> Best {
 /// The points as CSV.
 pub fn csv_of(points: &[Point]) -> anyhow::Result<Vec<u8>> {
     let mut csv = csv::Writer::from_writer(Vec::new());
-    csv.write_record(["n", "thresholds", "predicted_tok_s", "measured_tok_s", "ci_low", "ci_high", "error"])?;
+    let head = ["n", "thresholds", "predicted_tok_s", "measured_tok_s", "ci_low", "ci_high", "error", "in_run_tok_s"];
+    csv.write_record(head)?;
     for point in points {
         csv.write_record([
             point.n.to_string(),
@@ -261,6 +286,7 @@ pub fn csv_of(points: &[Point]) -> anyhow::Result<Vec<u8>> {
             format!("{:.4}", point.ci[0]),
             format!("{:.4}", point.ci[1]),
             format!("{:.5}", point.error()),
+            format!("{:.4}", point.in_run_tok_s),
         ])?;
     }
     Ok(csv.into_inner()?)
@@ -284,9 +310,11 @@ fn print(validation: &Validation, format: Format) -> anyhow::Result<()> {
                     format!("{:.1}", point.measured_tok_s),
                     format!("{:.1}", (point.ci[1] - point.ci[0]) / 2.0),
                     format!("{:.2} %", 100.0 * point.error()),
+                    format!("{:.2} %", 100.0 * point.in_run_error()),
                 ]
             };
-            let headings = ["N", "thresholds", "predicted tok/s", "measured tok/s", "±", "error"];
+            let headings =
+                ["N", "thresholds", "predicted tok/s", "measured tok/s", "±", "error", "with step times of the run"];
             writeln!(out, "{}", plain_table(&headings, validation.points.iter().map(row), format))?;
             let row = |best: &Best| {
                 let agrees = if best.agrees { "yes" } else { "no" };
@@ -296,9 +324,12 @@ fn print(validation: &Validation, format: Format) -> anyhow::Result<()> {
             writeln!(out, "\n{}", plain_table(&headings, validation.best.iter().map(row), format))?;
             writeln!(
                 out,
-                "\nerror of the prediction: median {:.2} %, largest {:.2} %",
+                "\nerror of the prediction: median {:.2} %, largest {:.2} %; with the step times of each run itself: median \
+                 {:.2} %, largest {:.2} %",
                 100.0 * validation.median_error,
-                100.0 * validation.max_error
+                100.0 * validation.max_error,
+                100.0 * validation.in_run_median_error,
+                100.0 * validation.in_run_max_error
             )?;
             if validation.emulated {
                 let clock = if validation.virtual_time { "virtual" } else { "real" };
