@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    compare, convert, dataset, draft, fetch, figures, optimize, predict, report, run, serve, simulate, soak, sweep,
+    compare, convert, dataset, draft, fetch, figures, optimize, plan_memory, predict, report, run, serve, simulate, soak, sweep,
     trace, train,
 };
 
@@ -56,6 +56,8 @@ enum Command {
     Soak(soak::SoakArgs),
     /// Serve a routed system over an OpenAI-compatible HTTP API.
     Serve(serve::ServeArgs),
+    /// How many tokens fit into the memory of devices beside the weights, there or not.
+    PlanMemory(plan_memory::PlanArgs),
     /// Fetch and list model weights.
     Models {
         #[command(subcommand)]
@@ -122,6 +124,7 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::Simulate(args) => simulate::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::PlanMemory(args) => plan_memory::run(&args),
         Command::Models { command } => fetch::run(&command),
         Command::ConvertRouter(args) => convert::run(&args),
         Command::Datasets { command } => dataset::run(&command),

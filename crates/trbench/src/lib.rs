@@ -10,6 +10,7 @@ pub mod figures;
 pub mod grade;
 pub mod offline;
 pub mod optimize;
+pub mod plan_memory;
 pub mod predict;
 pub mod report;
 pub mod results;

@@ -117,3 +117,23 @@ fn errors_of_predictions_follow_from_the_points() {
         assert!(words.contains(&says), "{words}: {says}");
     }
 }
+
+/// The table of the README is made of the reference results: mean and half the interval.
+#[test]
+fn the_readme_has_the_ablation() {
+    let readme = std::fs::read_to_string(reference().join("../../README.md")).expect("a README");
+    for row in rows(&reference().join("ablation-demo.csv")) {
+        let value = |metric: &str, digits: usize| {
+            let half = (number(&row, &format!("{metric}_high")) - number(&row, &format!("{metric}_low"))) / 2.0;
+            format!("{:.digits$} ± {half:.digits$}", number(&row, metric))
+        };
+        let line = format!(
+            "| {} | {} | {} | {} |",
+            row["rung"],
+            row["load"],
+            value("output_throughput", 0),
+            value("mean_tpot_ms", 1)
+        );
+        assert!(readme.contains(&line), "README.md has no line `{line}`");
+    }
+}

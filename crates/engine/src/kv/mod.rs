@@ -2,6 +2,7 @@
 //! prefixes that they contain. The blocks' contents belong to the runner; this is the book-keeping, and part of the
 //! scheduler core (no I/O).
 
+pub mod plan;
 mod prefix;
 
 use prefix::{NodeId, PrefixTree};

@@ -9,6 +9,7 @@ mod gguf;
 mod hf;
 mod patch;
 mod safetensors;
+mod shape;
 mod source;
 mod weights;
 
@@ -17,6 +18,7 @@ pub use decoder::Decoder;
 pub use export::export_gguf;
 pub(crate) use gguf::{Metadata as GgufMetadata, as_usize as gguf_usize};
 pub use patch::{LinearPatch, LinearPatches};
+pub use shape::Shape;
 pub use source::{cache_dir, demo_gguf_path, locate};
 pub use weights::{Slot, StoredTensor, Weights};
 
