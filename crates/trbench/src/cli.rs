@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    compare, convert, dataset, draft, fetch, figures, optimize, plan_memory, predict, report, run, serve, simulate, soak, sweep,
-    trace, train,
+    compare, convert, dataset, draft, fetch, figures, optimize, plan_memory, predict, report, run, serve, simulate,
+    soak, sweep, trace, train,
 };
 
 /// Exit code after an interrupt (128 + SIGINT).

@@ -105,7 +105,10 @@ fn shape(name: &str, model: &ModelConfig) -> anyhow::Result<Shape> {
         None => {
             let ids: Vec<&str> = Shape::known_ids().collect();
             let source = model.source.as_deref().unwrap_or_default();
-            Err(usage(format!("model `{name}`: the shape of `{source}` is not known here, known are {}", ids.join(", "))))
+            Err(usage(format!(
+                "model `{name}`: the shape of `{source}` is not known here, known are {}",
+                ids.join(", ")
+            )))
         }
     }
 }

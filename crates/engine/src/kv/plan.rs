@@ -38,7 +38,9 @@ pub struct Capacity {
 
 /// No capacity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{device}` has {budget_mib} MiB: weights and workspace of {models} take {taken_mib} MiB, and a block of {block_size} tokens {block_kib} KiB")]
+#[error(
+    "`{device}` has {budget_mib} MiB: weights and workspace of {models} take {taken_mib} MiB, and a block of {block_size} tokens {block_kib} KiB"
+)]
 pub struct DoesNotFit {
     /// The device.
     pub device: String,
