@@ -203,8 +203,9 @@ def page(binary, config):
         done = subprocess.run(
             [browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom", f"{url}/"],
             capture_output=True, text=True, timeout=PATIENCE_S)
-        cells = re.findall(r"<td[^>]*>([^<]*)</td>", done.stdout)
-        check("the page shows both models", "small" in cells and "large" in cells, done.stdout or done.stderr)
+        rows = re.search(r'id="models">(.*?)</tbody>', done.stdout, re.DOTALL)
+        shown = bool(rows) and "small (entry)</span>" in rows[1] and "large</span>" in rows[1]
+        check("the page shows both models", shown, done.stdout or done.stderr)
     finally:
         server.kill()
 
