@@ -35,6 +35,9 @@ pub struct CalibrateArgs {
     /// Tokens of a request.
     #[arg(long, default_value_t = 256)]
     max_tokens: usize,
+    /// Tokens of its prompt: step times are those of contexts from here to `--max-tokens` more.
+    #[arg(long, default_value_t = steady::PROMPT)]
+    input_len: usize,
     /// Seed of all draws.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -51,7 +54,10 @@ pub fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
     check_load(&args.concurrency, args.seconds)?;
     let config = Config::from_file(&args.config)?;
     crate::fetch::ensure_sources(&config)?;
-    let window = window(args.seconds, args.max_tokens, args.seed);
+    if !(1..=1_000_000).contains(&args.input_len) {
+        return Err(usage(format!("--input-len {} is not allowed, allowed are 1 to 1000000", args.input_len)));
+    }
+    let window = Window { prompt: args.input_len, ..window(args.seconds, args.max_tokens, args.seed) };
     let calibration = measure(&config, &args.config.display().to_string(), &args.concurrency, &window)?;
     write_file(&args.out, &serde_json::to_vec_pretty(&calibration)?)?;
     print(&calibration, args.output)?;
@@ -84,7 +90,7 @@ pub(super) fn check_load(concurrency: &[usize], seconds: f64) -> anyhow::Result<
 /// A window of `seconds`, after a quarter of it as warm-up.
 pub(super) fn window(seconds: f64, max_tokens: usize, seed: u64) -> Window {
     let measured = Duration::from_secs_f64(seconds);
-    Window { warmup: measured / 4, measured, max_tokens, seed }
+    Window { warmup: measured / 4, measured, max_tokens, prompt: steady::PROMPT, seed }
 }
 
 /// Runs the system eagerly at every concurrency, and at the highest also with the large models' batches held back, so that
@@ -97,6 +103,7 @@ pub(super) fn measure(
 ) -> anyhow::Result<Calibration> {
     let models = config.models.len();
     let mut sums: Vec<ModelStats> = vec![ModelStats::default(); models];
+    let mut handoff_ms = None;
     for requests in concurrency {
         let mut vectors = vec![vec![1; models]];
         if *requests > 1 && models > 1 {
@@ -108,10 +115,25 @@ pub(super) fn measure(
             let bar = spinner(&format!("{requests} requests, thresholds {thresholds:?}"));
             let steady = steady::real(&steady::at(config, *requests, &thresholds), *requests, window)?;
             bar.finish_and_clear();
+            if *requests == 1 {
+                handoff_ms = handoff_ms.or(handoff(&steady.models));
+            }
             sums.iter_mut().zip(&steady.models).for_each(|(sum, stats)| sum.add(stats));
         }
     }
-    of_counters(config, origin, concurrency, &sums)
+    let calibration = of_counters(config, origin, concurrency, &sums)?;
+    Ok(Calibration { input_len: window.prompt, handoff_ms, ..calibration })
+}
+
+/// Milliseconds of a move between models, from a run with a single request: the time in which no model did anything.
+fn handoff(models: &[ModelStats]) -> Option<f64> {
+    let first = models.first()?;
+    let all = first.busy + first.scheduling + first.idle;
+    let worked: Duration = models.iter().map(|stats| stats.busy + stats.scheduling).sum();
+    let moves: u64 = (models.iter().enumerate())
+        .map(|(own, stats)| stats.transitions.iter().sum::<u64>() - stats.transitions.get(own).copied().unwrap_or(0))
+        .sum();
+    (moves > 0).then(|| all.saturating_sub(worked).as_secs_f64() * 1e3 / moves as f64)
 }
 
 /// What counters of the models say: the step times, and the matrices.
@@ -139,6 +161,8 @@ pub(super) fn of_counters(
         emulated: config.is_emulated(),
         cpu: cpu_name(),
         concurrency: concurrency.to_vec(),
+        input_len: steady::PROMPT,
+        handoff_ms: None,
         models: names.iter().zip(sums).map(|(name, stats)| model(name, stats, largest)).collect::<Result<_, _>>()?,
         routing: sums.iter().map(|stats| share(&stats.transitions, total(stats))).collect(),
         routing_interval: sums
@@ -228,6 +252,9 @@ fn print(calibration: &Calibration, format: Format) -> anyhow::Result<()> {
         return Ok(());
     }
     writeln!(out, "{}", plain_table(&headings, rows, format))?;
+    if let Some(ms) = calibration.handoff_ms {
+        writeln!(out, "\na move between models takes {:.0} µs beside the steps", 1e3 * ms)?;
+    }
     if calibration.emulated {
         writeln!(out, "\nemulated: latency profiles stand in for the models.")?;
     }
@@ -237,6 +264,22 @@ fn print(calibration: &Calibration, format: Format) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_move_takes_what_no_model_worked() {
+        let ms = Duration::from_millis;
+        let model = |busy, scheduling, idle, transitions: [u64; 2]| ModelStats {
+            busy: ms(busy),
+            scheduling: ms(scheduling),
+            idle: ms(idle),
+            transitions: transitions.to_vec(),
+            ..ModelStats::default()
+        };
+        // A second in which the models worked 600 and 300 ms, and 40 moves.
+        let models = [model(590, 10, 400, [80, 20]), model(295, 5, 700, [20, 0])];
+        assert_eq!(handoff(&models), Some(2.5));
+        assert_eq!(handoff(&[model(590, 10, 400, [80, 0])]), None);
+    }
 
     #[test]
     fn latencies_are_interpolated_between_what_was_seen_often() {

@@ -24,6 +24,12 @@ pub struct Calibration {
     pub cpu: String,
     /// Requests in flight, one run each.
     pub concurrency: Vec<usize>,
+    /// Prompt tokens of the requests: step times are those of contexts from here on.
+    #[serde(default)]
+    pub input_len: usize,
+    /// Milliseconds of a move between models beside the steps, where a run with one request was among them.
+    #[serde(default)]
+    pub handoff_ms: Option<f64>,
     /// The models, in order.
     pub models: Vec<ModelCalibration>,
     /// `routing[i][j]`: share of the steps of model `i` after which a request went on at `j`.

@@ -22,14 +22,16 @@ pub(super) struct Window {
     pub(super) measured: Duration,
     /// Tokens of a request; the next one follows at once.
     pub(super) max_tokens: usize,
+    /// Tokens of its prompt. The throughput model knows nothing of prompts: short ones keep prefills out.
+    pub(super) prompt: usize,
     /// Seed of all draws.
     pub(super) seed: u64,
 }
 
 /// Parts of a measured window.
 const PARTS: u32 = 10;
-/// Prompt tokens. Short: the throughput model knows nothing of prompts.
-const PROMPT: usize = 16;
+/// Prompt tokens when nothing else is asked for.
+pub(super) const PROMPT: usize = 16;
 
 /// A measured steady state.
 #[derive(Debug, Clone)]
@@ -97,7 +99,8 @@ async fn client_loop(
         let key = client + (round << 20);
         let vocab = engine.vocab() as u64;
         // Ordinary token ids, another beginning for every client.
-        let prompt = (0..PROMPT as u64).map(|i| ((client * 31 + i * 97) % (vocab - 100).max(1) + 64) as u32).collect();
+        let prompt =
+            (0..window.prompt as u64).map(|i| ((client * 31 + i * 97) % (vocab - 100).max(1) + 64) as u32).collect();
         let sampling = SamplingParams {
             max_tokens: window.max_tokens,
             seed: window.seed,
@@ -141,7 +144,7 @@ pub(super) fn virtual_time(
     view.entry = config.entry_index();
     let policy = registry::build(&config.routing, &view).map_err(anyhow::Error::msg)?;
     let block_size = config.kv.block_size;
-    let blocks = requests * (PROMPT + window.max_tokens).div_ceil(block_size);
+    let blocks = requests * (window.prompt + window.max_tokens).div_ceil(block_size);
     let table = std::sync::Arc::new(ThresholdTable::from_vector(thresholds, requests));
     let core = |model: usize| CoreConfig {
         model,
@@ -172,7 +175,7 @@ pub(super) fn virtual_time(
         Simulator::new((0..names.len()).map(core).collect(), models, &std::sync::Arc::from(policy), LinkDelay::NONE);
     for key in 0..requests as u64 {
         let sampling = SamplingParams { max_tokens: window.max_tokens, seed: window.seed, ..SamplingParams::default() };
-        let prompt = (0..PROMPT as u32).map(|i| i * 97 + key as u32).collect();
+        let prompt = (0..window.prompt as u32).map(|i| i * 97 + key as u32).collect();
         simulator.submit(Duration::ZERO, RequestId(key), Request::new(prompt, sampling, key));
     }
     simulator.run(u64::MAX);
