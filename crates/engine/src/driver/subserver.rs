@@ -19,6 +19,7 @@ pub(crate) enum Outlet {
 
 impl Outlet {
     /// Gives a message back that does not fit. One that nobody takes any more is void.
+    #[allow(clippy::result_large_err, reason = "the message comes back as it was")]
     pub(crate) fn try_send(&self, message: Inbound) -> Result<(), Inbound> {
         match self {
             Self::Inbox(inbox) => match inbox.try_send(message) {

@@ -229,6 +229,10 @@ impl PeerThread {
 
     fn deliver(&mut self) -> Result<(), Stopped> {
         let peer = self.bounds.to;
+        if !self.buffers.events.is_empty() {
+            // Whoever sees what follows from an event sees the state that goes with it.
+            self.status.publish(self.link.state(), self.link.counters());
+        }
         for event in self.buffers.events.drain(..) {
             let inbound = match event {
                 LinkEvent::Deliver(NodeMessage::Peer(message)) => Inbound::Event(Event::Peer(message)),

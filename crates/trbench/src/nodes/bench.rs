@@ -58,7 +58,7 @@ fn handoffs(rounds: usize) -> anyhow::Result<()> {
     on_this_machine(&mut config, folder.path())?;
     let latency = link_latency(&config, &config, rounds).map_err(EngineError::from)?;
     let mut table = Table::new();
-    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
+    table.load_style(comfy_table::presets::ASCII_MARKDOWN);
     table.set_header(["one way of a handoff (microseconds)", "median", "90 %", "99 %", "99.9 %"]);
     for (name, times) in [("between threads", &latency.in_process), ("between nodes (loopback)", &latency.over_link)] {
         let at = |part: f64| format!("{:.1}", times[((times.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e6);
@@ -128,7 +128,7 @@ fn report(args: &BenchLinkArgs, config: &Config, times: &[Vec<f64>; 2], handoffs
         times[times.len() / 2]
     };
     let mut table = Table::new();
-    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
+    table.load_style(comfy_table::presets::ASCII_MARKDOWN);
     table.set_header(["", "tokens/s (median)", "lowest", "highest", "to one process"]);
     for (name, values) in ["one process", "two nodes"].iter().zip(times) {
         let (low, high) =

@@ -218,8 +218,9 @@ fn corpus() {
     let first = handoff().prop_map(|body| {
         NodeMessage::Peer(PeerMessage { from: 0, active: ActiveCount { version: 1, count: 2 }, body })
     });
+    let first = first.boxed();
     for index in 0..6 {
-        let bytes = encoded(&packet(draw(first.clone().boxed())), &bounds(0, 1));
+        let bytes = encoded(&packet(draw(first.clone())), &bounds(0, 1));
         std::fs::write(folder.join(format!("first-visit-{index:02}")), bytes).expect("a writable folder");
     }
 }
