@@ -7,8 +7,8 @@ use clap::{Parser, Subcommand};
 use tokenrouter_engine::EngineError;
 
 use crate::{
-    compare, convert, dataset, draft, fetch, figures, nodes, optimize, plan_memory, predict, report, run, serve, simulate,
-    soak, sweep, trace, train,
+    compare, convert, dataset, draft, fetch, figures, nodes, optimize, plan_memory, predict, report, run, serve,
+    simulate, soak, sweep, trace, train,
 };
 
 /// Exit code after an interrupt (128 + SIGINT).
