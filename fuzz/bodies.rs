@@ -12,6 +12,7 @@ use tokenrouter_engine::model::ModelFiles;
 use tokenrouter_engine::routing::heads::HeadFile;
 use tokenrouter_engine::server::{self, ApiKeys};
 use tokenrouter_engine::tokenizer::{ChatMessage, ChatTemplate, TextCodec};
+use tokenrouter_engine::transport::codec::{self, Bounds};
 use tokenrouter_engine::{Config, Engine};
 use trbench::convert::pickle::Pickle;
 use trbench::dataset::{self, Kind, Source};
@@ -20,7 +21,7 @@ use trbench::dataset::{self, Kind, Source};
 pub(crate) type Body = fn(dir: &Path, data: &[u8]);
 
 /// All targets, by the names of their corpora.
-pub(crate) const TARGETS: [(&str, Body); 10] = [
+pub(crate) const TARGETS: [(&str, Body); 11] = [
     ("config", config),
     ("gguf", gguf),
     ("safetensors", safetensors),
@@ -31,6 +32,7 @@ pub(crate) const TARGETS: [(&str, Body); 10] = [
     ("dataset", dataset),
     ("pickle", pickle),
     ("http", http),
+    ("packet", packet),
 ];
 
 fn config(_: &Path, data: &[u8]) {
@@ -179,5 +181,17 @@ fn http(_: &Path, data: &[u8]) {
         stream.read_exact(&mut status).unwrap_or_else(|error| panic!("{path}: no answer: {error}"));
         let status = String::from_utf8_lossy(&status).into_owned();
         assert!(status.starts_with("HTTP/1.1 ") && !status.ends_with("500"), "{path}: {status}");
+    }
+}
+
+/// Packets of another node, in either direction.
+fn packet(_: &Path, data: &[u8]) {
+    for (from, to) in [(0, 1), (1, 0)] {
+        let bounds = Bounds { from, to, entry: 0, models: 2, vocab: 50_000, token_limit: 4096 };
+        if let Ok(packet) = codec::decode(data, &bounds) {
+            let mut again = Vec::new();
+            codec::encode(&packet, &bounds, &mut again);
+            assert_eq!(again, data, "two forms of one packet");
+        }
     }
 }

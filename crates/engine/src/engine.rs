@@ -1,6 +1,7 @@
 //! The engine: loads models, starts one subserver per model, takes requests, gives out token streams.
 
 mod launch;
+mod node;
 mod stream;
 mod thresholds;
 
@@ -19,6 +20,7 @@ use crate::config::{Config, ConfigError, ExecutionConfig};
 use crate::driver::{Inbound, Shared, Streams, Survivors};
 use crate::meters::Meters;
 use crate::model::ModelError;
+use crate::node::{Node, NodeError, PeerView};
 use crate::profile::{Recorder, Span};
 use crate::request::{ModelIndex, Request, RequestId};
 use crate::routing::registry::{self, BuiltPolicy, SystemView};
@@ -46,6 +48,9 @@ pub enum EngineError {
     /// The operating system refused.
     #[error("cannot start a thread: {0}")]
     Thread(String),
+    /// This node could not be started.
+    #[error(transparent)]
+    Node(#[from] NodeError),
 }
 
 /// A request was not taken.
@@ -74,6 +79,14 @@ pub enum SubmitError {
     /// The engine drains or has stopped.
     #[error("the engine is shutting down")]
     ShuttingDown,
+    /// Requests enter elsewhere.
+    #[error("this node serves model `{local}`, requests enter at the node of model `{entry}`")]
+    NotEntry {
+        /// The model of this node.
+        local: String,
+        /// The entry model.
+        entry: String,
+    },
     /// A subserver has stopped by a fault: nothing can be served any more.
     #[error("a subserver has failed")]
     Failed,
@@ -113,6 +126,8 @@ struct Inner {
     takes_threshold: bool,
     /// Present when clients take requests from model to model (`system.execution: standard`).
     survivors: Option<Arc<Survivors>>,
+    /// The model of this node, when each has its own.
+    local: Option<ModelIndex>,
 }
 
 impl Inner {
@@ -130,6 +145,7 @@ impl Inner {
 pub struct Engine {
     inner: Arc<Inner>,
     threads: Vec<JoinHandle<()>>,
+    node: Option<Node>,
     text: Option<TextCodec>,
     texts: Option<Arc<TokenTexts>>,
     info: LaunchInfo,
@@ -156,6 +172,9 @@ pub struct LaunchInfo {
     pub token_limit: usize,
     /// Whether latency profiles stand in for the models.
     pub emulated: bool,
+    /// The model of this node, when each has its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_model: Option<String>,
     /// Conditions worth a warning.
     pub warnings: Vec<String>,
 }
@@ -163,13 +182,20 @@ pub struct LaunchInfo {
 impl Engine {
     /// Loads the models and starts the subservers. Blocks until all are ready.
     pub fn launch(config: &Config) -> Result<Self, EngineError> {
-        launch::launch(config, &|view| registry::build(&config.routing, view))
+        launch::launch(config, &|view| registry::build(&config.routing, view), None)
+    }
+
+    /// Launches one model of a system whose other model has a node of its own (`system.peer_endpoints`). Does not wait
+    /// for the peer.
+    pub fn launch_node(config: &Config, model: &str) -> Result<Self, EngineError> {
+        let local = node::local_model(config, model)?;
+        launch::launch(config, &|view| registry::build(&config.routing, view), Some(local))
     }
 
     /// Like [`Self::launch`], with a policy that is not in the registry: `make` builds it from what is known of the
     /// models. `config.routing` only gives its name.
     pub fn launch_with(config: &Config, make: &dyn Fn(&SystemView) -> BuiltPolicy) -> Result<Self, EngineError> {
-        launch::launch(config, make)
+        launch::launch(config, make, None)
     }
 
     /// Takes a request. Its tokens come out of the stream as they are committed; dropping the stream cancels it.
@@ -202,6 +228,10 @@ impl Engine {
         }
         if !inner.accepting.load(Ordering::Acquire) {
             return Err(SubmitError::ShuttingDown);
+        }
+        if let Some(local) = inner.local.filter(|local| *local != inner.entry) {
+            let name = |model: ModelIndex| inner.names[model].clone();
+            return Err(SubmitError::NotEntry { local: name(local), entry: name(inner.entry) });
         }
         if request.prompt.is_empty() {
             return Err(SubmitError::Invalid("the prompt is empty".into()));
@@ -273,6 +303,26 @@ impl Engine {
     /// The subserver that failed first, if one did.
     pub fn failed(&self) -> Option<&str> {
         self.inner.failed.get().map(String::as_str)
+    }
+
+    /// The model of this node, when each model has its own.
+    pub fn local_model(&self) -> Option<ModelIndex> {
+        self.inner.local
+    }
+
+    /// Whether a model runs in this process.
+    pub fn hosts(&self, model: ModelIndex) -> bool {
+        self.inner.local.is_none_or(|local| local == model)
+    }
+
+    /// How the nodes of the other models are; empty when all models run in this process.
+    pub fn peers(&self) -> Vec<PeerView> {
+        self.node.as_ref().map(Node::peers).unwrap_or_default()
+    }
+
+    /// Where this node accepts connections of others, if it does.
+    pub fn peer_address(&self) -> Option<std::net::SocketAddr> {
+        self.node.as_ref().and_then(Node::address)
     }
 
     /// Whether all subservers run.
@@ -349,6 +399,8 @@ impl Drop for Engine {
         for thread in self.threads.drain(..) {
             let _reported_already = thread.join();
         }
+        // After the subserver, which its threads may be waiting for.
+        self.node = None;
         self.inner.streams.fail_all("the engine has stopped");
     }
 }

@@ -15,6 +15,7 @@ pub mod keyed;
 pub mod kv;
 pub mod meters;
 pub mod model;
+pub mod node;
 pub mod profile;
 pub mod reference;
 pub mod request;

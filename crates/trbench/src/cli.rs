@@ -4,10 +4,11 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tokenrouter_engine::EngineError;
 
 use crate::{
-    compare, convert, dataset, draft, fetch, figures, optimize, plan_memory, predict, report, run, serve, simulate,
-    soak, sweep, trace, train,
+    compare, convert, dataset, draft, fetch, figures, nodes, optimize, plan_memory, predict, report, run, serve,
+    simulate, soak, sweep, trace, train,
 };
 
 /// Exit code after an interrupt (128 + SIGINT).
@@ -58,6 +59,10 @@ enum Command {
     Serve(serve::ServeArgs),
     /// How many tokens fit into the memory of devices beside the weights, there or not.
     PlanMemory(plan_memory::PlanArgs),
+    /// Make the key of a node, for a system whose models run on two nodes.
+    Keygen(nodes::KeygenArgs),
+    /// Measure what a handoff between two nodes of this machine costs, and their throughput against one process.
+    BenchLink(nodes::BenchLinkArgs),
     /// Fetch and list model weights.
     Models {
         #[command(subcommand)]
@@ -125,6 +130,8 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::Soak(args) => soak::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::PlanMemory(args) => plan_memory::run(&args),
+        Command::Keygen(args) => nodes::run_keygen(&args),
+        Command::BenchLink(args) => nodes::run_bench_link(&args),
         Command::Models { command } => fetch::run(&command),
         Command::ConvertRouter(args) => convert::run(&args),
         Command::Datasets { command } => dataset::run(&command),
@@ -146,8 +153,8 @@ fn fail(error: &anyhow::Error) -> ExitCode {
         cause.is::<UsageError>()
             || cause.is::<tokenrouter_engine::config::ConfigError>()
             || matches!(
-                cause.downcast_ref::<tokenrouter_engine::EngineError>(),
-                Some(tokenrouter_engine::EngineError::Config(_) | tokenrouter_engine::EngineError::Unusable(_))
+                cause.downcast_ref::<EngineError>(),
+                Some(EngineError::Config(_) | EngineError::Unusable(_) | EngineError::Node(_))
             )
     });
     match () {

@@ -8,6 +8,7 @@ pub mod draft;
 pub mod fetch;
 pub mod figures;
 pub mod grade;
+pub mod nodes;
 pub mod offline;
 pub mod optimize;
 pub mod plan_memory;

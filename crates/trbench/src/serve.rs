@@ -21,6 +21,9 @@ pub struct ServeArgs {
     /// Configuration of the routed system.
     #[arg(long, short, env = "TRBENCH_CONFIG")]
     config: PathBuf,
+    /// The model of this node, when each model of the configuration has its own (`system.peer_endpoints`).
+    #[arg(long, value_name = "MODEL", env = "TRBENCH_LOCAL_MODEL")]
+    local_model: Option<String>,
     /// A calibration of this system: thresholds are computed from it, for every number of active requests.
     #[arg(long, env = "TRBENCH_CALIBRATION")]
     calibration: Option<PathBuf>,
@@ -67,7 +70,10 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     start_log(args);
     let keys = server::ApiKeys::load(&config.server)?;
     fetch::ensure_sources(&config)?;
-    let engine = Arc::new(Engine::launch(&config)?);
+    let engine = Arc::new(match &args.local_model {
+        Some(model) => Engine::launch_node(&config, model)?,
+        None => Engine::launch(&config)?,
+    });
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the server")?;
     let result = runtime.block_on(serve(engine, config.server, keys));
@@ -102,6 +108,9 @@ async fn serve(engine: Arc<Engine>, config: ServerConfig, keys: server::ApiKeys)
     }
     for line in &engine.info().warnings {
         tracing::warn!(target: "tokenrouter", "{line}");
+    }
+    if let Some(address) = engine.peer_address() {
+        tracing::info!(target: "tokenrouter", "accepting the node of the other model on tcp://{address}");
     }
     let mut signals = Signals::new()?;
     // Signals that come before this line end the process as usual. On stdout and alone, so that a script can read the port.

@@ -4,6 +4,7 @@
 //! and what is allowed. [`reference_yaml`] prints every key with its default and meaning, from these very types.
 
 mod error;
+mod peers;
 mod reference;
 mod routing;
 mod server;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use error::ConfigError;
 pub(crate) use error::nearest;
+pub use peers::PeerEndpoint;
 pub use reference::reference_yaml;
 pub use routing::RoutingConfig;
 pub use server::ServerConfig;
@@ -166,6 +168,12 @@ pub struct SystemConfig {
     pub handoff_resume: bool,
     /// Record what every subserver does when (`trbench run --profile`).
     pub profile: bool,
+    /// The node of each model, by name, when each has its own (`trbench serve --local-model`, docs/guides/two-nodes.md).
+    pub peer_endpoints: IndexMap<String, PeerEndpoint>,
+    /// Silence after which a peer is lost, in milliseconds: requests that were there end with an error.
+    pub peer_timeout_ms: u64,
+    /// Let `bind` of `peer_endpoints` be an address that other machines reach.
+    pub allow_remote_peers: bool,
 }
 
 /// Whose chat template renders conversations.
@@ -293,6 +301,9 @@ impl Default for SystemConfig {
             execution: ExecutionConfig::Async,
             handoff_resume: true,
             profile: false,
+            peer_endpoints: IndexMap::new(),
+            peer_timeout_ms: 3000,
+            allow_remote_peers: false,
         }
     }
 }
@@ -334,7 +345,8 @@ impl Config {
                 *path = folder.join(&*path);
             }
         }
-        if let Some(path) = &mut self.server.api_key_file {
+        let key_files = self.system.peer_endpoints.values_mut().map(|endpoint| &mut endpoint.key_file);
+        for path in key_files.chain([&mut self.server.api_key_file]).flatten() {
             *path = folder.join(&*path);
         }
         self.routing.resolve_paths(folder);
@@ -387,6 +399,23 @@ impl Config {
         }
         if ![16, 32, 64].contains(&self.kv.block_size) {
             return Err(("block_size", format!("`block_size` is {}, allowed are 16, 32, 64", self.kv.block_size)));
+        }
+        self.validate_peers()
+    }
+
+    fn validate_peers(&self) -> Result<(), (&'static str, String)> {
+        let timeout = self.system.peer_timeout_ms;
+        if !(100..=600_000).contains(&timeout) {
+            return Err(("peer_timeout_ms", format!("`peer_timeout_ms` is {timeout}, allowed are 100 to 600000")));
+        }
+        for (name, endpoint) in &self.system.peer_endpoints {
+            if !self.models.contains_key(name) {
+                let names = self.model_names();
+                let hint = nearest(name, names.iter().map(String::as_str));
+                let message = format!("unknown model `{name}` in `peer_endpoints`, known are {}{hint}", list(&names));
+                return Err(("peer_endpoints", message));
+            }
+            endpoint.validate(name)?;
         }
         Ok(())
     }

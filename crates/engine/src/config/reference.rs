@@ -64,7 +64,9 @@ fn keys(out: &mut String, schema: &Value, type_name: &str, defaults: &Value, ind
             }
             value => {
                 let _ = writeln!(out, "{pad}{key}: {}", scalar(value));
-                let optional = property["anyOf"][0]["$ref"].as_str().and_then(|path| path.rsplit('/').next());
+                let nested =
+                    property["anyOf"][0]["$ref"].as_str().or(property["additionalProperties"]["$ref"].as_str());
+                let optional = nested.and_then(|path| path.rsplit('/').next());
                 optional_keys(out, schema, optional.unwrap_or_default(), indent);
             }
         }

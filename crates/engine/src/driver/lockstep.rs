@@ -6,7 +6,7 @@ use std::sync::mpsc::Receiver;
 use super::{Inbound, Station};
 use crate::profile::Activity;
 use crate::request::ModelIndex;
-use crate::scheduler::{Event, Next};
+use crate::scheduler::Next;
 
 /// The parts of the thread.
 pub(crate) struct Lockstep {
@@ -75,7 +75,9 @@ impl Lockstep {
         while std::mem::take(&mut pending) {
             for (from, to) in (0..models).flat_map(|from| (0..models).map(move |to| (from, to))) {
                 while let Some(message) = self.stations[from].outbox[to].pop_front() {
-                    self.stations[to].handle(Event::Peer(message));
+                    if let Inbound::Event(event) = message {
+                        self.stations[to].handle(event);
+                    }
                     pending = true;
                 }
             }

@@ -10,19 +10,22 @@ mod subserver;
 mod survivors;
 
 pub(crate) use lockstep::Lockstep;
-pub(crate) use station::{Shared, Station};
+pub(crate) use station::{Clients, Shared, Station};
 pub(crate) use streams::Streams;
-pub(crate) use subserver::Subserver;
+pub(crate) use subserver::{Outlet, Subserver};
 pub(crate) use survivors::Survivors;
 
+use crate::request::{RequestId, StreamEvent};
 use crate::scheduler::Event;
 
-/// What an inbox takes.
+/// What an inbox takes, and what waits for the inbox of another model.
 #[allow(clippy::large_enum_variant, reason = "a handoff is the common case, and boxing it would allocate at every one")]
 #[derive(Debug)]
 pub(crate) enum Inbound {
     /// For the scheduler core.
     Event(Event),
+    /// For the client of a request, from a model on another node.
+    Stream(RequestId, StreamEvent),
     /// End the thread; whatever is held ends with it.
     Stop,
 }

@@ -5,12 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::Streams;
+use super::{Inbound, Streams};
 use crate::meters::{Meters, StepKind};
 use crate::profile::{Activity, Recorder, Span};
-use crate::request::{CommittedToken, ModelIndex, StreamEvent};
+use crate::request::{CommittedToken, ModelIndex, RequestId, StreamEvent};
 use crate::runner::{ModelRunner, StepOutput};
-use crate::scheduler::{Action, Batch, Core, Event, ModelStats, Next, PeerBody, PeerMessage};
+use crate::scheduler::{Action, Batch, Core, Event, ModelStats, Next, PeerBody};
 
 /// Shared between the engine and the driver of a station.
 #[derive(Debug)]
@@ -33,15 +33,24 @@ impl Shared {
     }
 }
 
+/// Where the clients of requests are.
+#[derive(Debug)]
+pub(crate) enum Clients {
+    /// In this process.
+    Here(Arc<Streams>),
+    /// At the node of the entry model.
+    At(ModelIndex),
+}
+
 /// A scheduler core, its runner, and the clock.
 pub(crate) struct Station {
     model: ModelIndex,
     core: Core,
     runner: Box<dyn ModelRunner>,
-    streams: Arc<Streams>,
+    clients: Clients,
     shared: Arc<Shared>,
     /// Messages for the other models, in order; the driver delivers them.
-    pub(super) outbox: Vec<VecDeque<PeerMessage>>,
+    pub(super) outbox: Vec<VecDeque<Inbound>>,
     /// The engine's time zero.
     epoch: Instant,
     /// Time up to which activities are noted.
@@ -56,14 +65,14 @@ impl Station {
         (model, models): (ModelIndex, usize),
         core: Core,
         runner: Box<dyn ModelRunner>,
-        (streams, shared): (Arc<Streams>, Arc<Shared>),
+        (clients, shared): (Clients, Arc<Shared>),
         epoch: Instant,
     ) -> Self {
         Self {
             model,
             core,
             runner,
-            streams,
+            clients,
             shared,
             outbox: (0..models).map(|_| VecDeque::new()).collect(),
             epoch,
@@ -142,26 +151,41 @@ impl Station {
     }
 
     fn carry_out(&mut self) {
-        for action in self.actions.drain(..) {
+        let mut actions = std::mem::take(&mut self.actions);
+        for action in actions.drain(..) {
             match action {
                 Action::Send(to, message) => {
                     if let PeerBody::Handoff(handoff) = &message.body {
                         self.shared.meters.handoffs[to].add(1);
                         self.shared.meters.handoff_tokens[to].add(handoff.delta.len() as u64);
                     }
-                    self.outbox[to].push_back(message);
+                    self.outbox[to].push_back(Inbound::Event(Event::Peer(message)));
                 }
-                Action::Admit(id) => self.streams.admit(id),
-                Action::Step(id, record) => self.streams.emit(id, StreamEvent::Step(record)),
+                Action::Admit(id) => {
+                    if let Clients::Here(streams) = &self.clients {
+                        streams.admit(id);
+                    }
+                }
+                Action::Step(id, record) => self.emit(id, StreamEvent::Step(record)),
                 Action::Emit(id, token) => {
                     self.shared.meters.committed.add(1);
                     if let Some(at) = self.output.logprobs.iter().position(|(of, _)| *of == id) {
-                        self.streams.emit(id, StreamEvent::Logprobs(self.output.logprobs.swap_remove(at).1));
+                        let (_, logprobs) = self.output.logprobs.swap_remove(at);
+                        self.emit(id, StreamEvent::Logprobs(logprobs));
                     }
-                    self.streams.emit(id, StreamEvent::Token(CommittedToken { id: token, origin: self.model }));
+                    self.emit(id, StreamEvent::Token(CommittedToken { id: token, origin: self.model }));
                 }
-                Action::Finish(id, reason, stats) => self.streams.emit(id, StreamEvent::Finished(reason, stats)),
+                Action::Finish(id, reason, stats) => self.emit(id, StreamEvent::Finished(reason, stats)),
             }
+        }
+        self.actions = actions;
+    }
+
+    /// Gives an event to a client. What travels to the entry model's node stays before the message that follows it.
+    pub(super) fn emit(&mut self, id: RequestId, event: StreamEvent) {
+        match &self.clients {
+            Clients::Here(streams) => streams.emit(id, event),
+            Clients::At(entry) => self.outbox[*entry].push_back(Inbound::Stream(id, event)),
         }
     }
 

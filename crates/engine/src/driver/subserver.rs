@@ -4,15 +4,42 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::time::Duration;
 
 use super::{Inbound, Station};
+use crate::node::LinkInput;
 use crate::profile::Activity;
-use crate::scheduler::{Event, Next};
+use crate::scheduler::Next;
+
+/// Where messages for another model go.
+#[derive(Debug, Clone)]
+pub(crate) enum Outlet {
+    /// To its inbox.
+    Inbox(SyncSender<Inbound>),
+    /// To the thread that has the link with its node.
+    Link(SyncSender<LinkInput>),
+}
+
+impl Outlet {
+    /// Gives a message back that does not fit. One that nobody takes any more is void.
+    #[allow(clippy::result_large_err, reason = "the message comes back as it was")]
+    pub(crate) fn try_send(&self, message: Inbound) -> Result<(), Inbound> {
+        match self {
+            Self::Inbox(inbox) => match inbox.try_send(message) {
+                Err(TrySendError::Full(message)) => Err(message),
+                Ok(()) | Err(TrySendError::Disconnected(_)) => Ok(()),
+            },
+            Self::Link(link) => match link.try_send(LinkInput::Send(message)) {
+                Err(TrySendError::Full(LinkInput::Send(message))) => Err(message),
+                Ok(()) | Err(_) => Ok(()),
+            },
+        }
+    }
+}
 
 /// The parts of a subserver's thread.
 pub(crate) struct Subserver {
     pub(crate) station: Station,
     pub(crate) inbox: Receiver<Inbound>,
-    /// Inboxes of all subservers, by model; empty when this one is alone.
-    pub(crate) peers: Vec<SyncSender<Inbound>>,
+    /// Of all subservers, by model; empty when this one is alone.
+    pub(crate) peers: Vec<Outlet>,
 }
 
 /// How soon a full inbox is tried again.
@@ -59,8 +86,11 @@ impl Subserver {
 
     /// Handles one inbound; true means stop.
     fn take(&mut self, inbound: Inbound) -> bool {
-        let Inbound::Event(event) = inbound else { return true };
-        self.station.handle(event);
+        match inbound {
+            Inbound::Event(event) => self.station.handle(event),
+            Inbound::Stream(id, event) => self.station.emit(id, event),
+            Inbound::Stop => return true,
+        }
         self.flush();
         false
     }
@@ -69,11 +99,9 @@ impl Subserver {
     /// which may be blocked on it.
     fn flush(&mut self) -> bool {
         let mut delivered = true;
-        for (inbox, outbox) in self.peers.iter().zip(&mut self.station.outbox) {
+        for (outlet, outbox) in self.peers.iter().zip(&mut self.station.outbox) {
             while let Some(message) = outbox.pop_front() {
-                if let Err(TrySendError::Full(Inbound::Event(Event::Peer(message)))) =
-                    inbox.try_send(Inbound::Event(Event::Peer(message)))
-                {
+                if let Err(message) = outlet.try_send(message) {
                     outbox.push_front(message);
                     delivered = false;
                     break;

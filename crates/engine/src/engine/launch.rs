@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 use candle_core::Device;
 use tokenrouter_kernels::Pool;
 
-use super::{Engine, EngineError, Inner, LaunchInfo, thresholds};
+use super::{Engine, EngineError, Inner, LaunchInfo, node, thresholds};
 use crate::config::{
     ChatTemplateConfig, Config, DeviceConfig, EmulatedConfig, ExecutionConfig, KvDtypeConfig, ModelConfig, RunnerKind,
 };
-use crate::driver::{Inbound, Lockstep, Shared, Station, Streams, Subserver, Survivors};
+use crate::driver::{Clients, Inbound, Lockstep, Outlet, Shared, Station, Streams, Subserver, Survivors};
 use crate::model::{Decoder, ModelError, ModelFiles};
+use crate::node::{Node, NodePlan, epoch_millis};
 use crate::profile::Recorder;
+use crate::request::ModelIndex;
 use crate::routing::RoutingPolicy;
 use crate::routing::registry::{BuiltPolicy, SystemView};
 use crate::runner::{
@@ -44,7 +46,12 @@ struct Common {
 /// Makes the policy of a system.
 pub(super) type MakePolicy<'a> = &'a dyn Fn(&SystemView) -> BuiltPolicy;
 
-pub(super) fn launch(config: &Config, make_policy: MakePolicy<'_>) -> Result<Engine, EngineError> {
+/// Launches all models, or on a node of its own the model `local`.
+pub(super) fn launch(
+    config: &Config,
+    make_policy: MakePolicy<'_>,
+    local: Option<ModelIndex>,
+) -> Result<Engine, EngineError> {
     config.validate().map_err(|(_, message)| EngineError::Unusable(message))?;
     let names = config.model_names();
     let files = open_models(config)?;
@@ -70,28 +77,33 @@ pub(super) fn launch(config: &Config, make_policy: MakePolicy<'_>) -> Result<Eng
         limit => limit.min(common.context).min(kv_blocks * block_size),
     };
     let thresholds = Arc::new(thresholds::table(config, &*policy)?);
-    let (threads, warnings) = divide_threads(config);
+    let (threads, warnings) = divide_threads(config, local);
     let options = runner_options(config, &*policy, &common, (kv_blocks, block_size))?;
-    let runners = load_runners(config, files, &options, &threads)?;
-    let info = launch_info(config, &thresholds, (&threads, warnings), (kv_blocks * block_size, token_limit));
+    let vocabulary = files.first().map(|file| file.text.vocabulary_hash(policy.needs(0).extra_row));
+    let facts = node::facts(config, &thresholds, (common.vocab, vocabulary), (kv_blocks, token_limit));
+    let runners = load_runners(config, files, (&options, &threads), local)?;
+    let info = launch_info(config, &thresholds, (&threads, warnings), (kv_blocks * block_size, token_limit), local);
     let takes_threshold = policy.takes_threshold();
     let survivors =
         (config.system.execution == ExecutionConfig::Standard).then(|| Arc::new(Survivors::new(policy.clone())));
     let policy = survivors.clone().map_or(policy, |survivors| survivors);
-    let core = |model| core_config(config, model, (&common, &thresholds, kv_blocks));
-    let cores = (0..names.len()).map(|model| Core::new(core(model), Arc::clone(&policy)));
     let streams = Arc::new(Streams::default());
-    let healthy = Arc::new(AtomicBool::new(true));
-    let failed = Arc::new(OnceLock::new());
     let epoch = Instant::now();
     let recorder = || config.system.profile.then(Recorder::default);
     let shared: Vec<_> = names.iter().map(|_| Arc::new(Shared::new(names.len(), recorder()))).collect();
-    let stations = cores.zip(runners).zip(&shared).enumerate().map(|(model, ((core, runner), shared))| {
-        let ends = (Arc::clone(&streams), Arc::clone(shared));
-        Station::new((model, names.len()), core, runner, ends, epoch)
+    let stations = runners.into_iter().map(|(model, runner)| {
+        let mut core = Core::new(core_config(config, model, (&common, &thresholds, kv_blocks)), Arc::clone(&policy));
+        if local.is_some() {
+            core.begin_over_network(epoch_millis());
+        }
+        let remote = local.is_some_and(|local| local != view.entry);
+        let clients = if remote { Clients::At(view.entry) } else { Clients::Here(Arc::clone(&streams)) };
+        Station::new((model, names.len()), core, runner, (clients, Arc::clone(&shared[model])), epoch)
     });
-    let (inboxes, engine_threads) =
-        start(config, stations.collect(), &(Arc::clone(&streams), Arc::clone(&healthy), Arc::clone(&failed)))?;
+    let watch: Watch = (Arc::clone(&streams), Arc::new(AtomicBool::new(true)), Arc::new(OnceLock::new()));
+    let plan = local.map(|local| NodePlan { config, local, vocab: common.vocab, token_limit, facts, start: epoch });
+    let Started { inboxes, threads, node } = start(config, stations.collect(), plan.as_ref(), &watch)?;
+    let (_, healthy, failed) = watch;
     let inner = Inner {
         names,
         entry: view.entry,
@@ -108,8 +120,9 @@ pub(super) fn launch(config: &Config, make_policy: MakePolicy<'_>) -> Result<Eng
         has_texts: common.texts.is_some(),
         takes_threshold,
         survivors,
+        local,
     };
-    Ok(Engine { inner: Arc::new(inner), threads: engine_threads, text: common.text, texts: common.texts, info })
+    Ok(Engine { inner: Arc::new(inner), threads, node, text: common.text, texts: common.texts, info })
 }
 
 fn core_config(
@@ -143,27 +156,46 @@ fn core_config(
 /// What the end of a thread by a fault changes: open streams, the engine's health, and who it was.
 type Watch = (Arc<Streams>, Arc<AtomicBool>, Arc<OnceLock<String>>);
 
-/// Inboxes by model, and threads.
-type Started = (Vec<SyncSender<Inbound>>, Vec<std::thread::JoinHandle<()>>);
+/// What runs.
+struct Started {
+    /// By model.
+    inboxes: Vec<SyncSender<Inbound>>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+    node: Option<Node>,
+}
 
 /// Starts the threads that drive the stations.
-fn start(config: &Config, stations: Vec<Station>, watch: &Watch) -> Result<Started, EngineError> {
+fn start(
+    config: &Config,
+    mut stations: Vec<Station>,
+    plan: Option<&NodePlan<'_>>,
+    watch: &Watch,
+) -> Result<Started, EngineError> {
     let capacity = INBOX_PER_REQUEST * (config.system.max_active + config.system.max_queued) + INBOX_EXTRA;
     if config.system.execution == ExecutionConfig::Lockstep {
         let (sender, inbox) = sync_channel(capacity);
         let inboxes = vec![sender; stations.len()];
         let lockstep = Lockstep { stations, entry: config.entry_index(), inbox };
-        return Ok((inboxes, vec![spawn("lockstep", move || lockstep.run(), watch)?]));
+        return Ok(Started { inboxes, threads: vec![spawn("lockstep", move || lockstep.run(), watch)?], node: None });
+    }
+    if let Some((plan, station)) = plan.zip(stations.pop_if(|_| plan.is_some())) {
+        let (sender, inbox) = sync_channel(capacity);
+        let (node, links) = Node::start(plan, &sender, capacity)?;
+        let outlet = |link: Option<_>| link.map_or_else(|| Outlet::Inbox(sender.clone()), Outlet::Link);
+        let subserver = Subserver { station, inbox, peers: links.into_iter().map(outlet).collect() };
+        let name = &config.model_names()[plan.local];
+        let threads = vec![spawn(name, move || subserver.run(), watch)?];
+        return Ok(Started { inboxes: vec![sender; config.models.len()], threads, node: Some(node) });
     }
     let (inboxes, receivers): (Vec<_>, Vec<_>) = stations.iter().map(|_| sync_channel(capacity)).unzip();
     let alone = config.system.execution == ExecutionConfig::Standard;
-    let peers = if alone { Vec::new() } else { inboxes.clone() };
+    let peers: Vec<_> = inboxes.iter().filter(|_| !alone).cloned().map(Outlet::Inbox).collect();
     let threads = stations.into_iter().zip(receivers).zip(config.models.keys());
     let threads = threads.map(|((station, inbox), name)| {
         let subserver = Subserver { station, inbox, peers: peers.clone() };
         spawn(name, move || subserver.run(), watch)
     });
-    Ok((inboxes, threads.collect::<Result<_, _>>()?))
+    Ok(Started { threads: threads.collect::<Result<_, _>>()?, inboxes, node: None })
 }
 
 fn spawn(
@@ -190,6 +222,7 @@ fn launch_info(
     thresholds: &ThresholdTable,
     (threads, mut warnings): (&[usize], Vec<String>),
     (kv_tokens, token_limit): (usize, usize),
+    local: Option<ModelIndex>,
 ) -> LaunchInfo {
     if config.is_emulated() {
         warnings.push("emulated: latency profiles stand in for the models".into());
@@ -197,6 +230,7 @@ fn launch_info(
     let models = config.models.iter().zip(threads);
     LaunchInfo {
         models: models.map(|((name, model), threads)| describe(name, model, *threads)).collect(),
+        local_model: local.map(|local| config.model_names()[local].clone()),
         routing: config.routing.method.clone(),
         max_active: config.system.max_active,
         thresholds: thresholds.row(config.system.max_active),
@@ -309,13 +343,14 @@ fn plan_kv(config: &Config, files: &[ModelFiles], context: usize) -> Result<usiz
 }
 
 /// Threads of each model, and warnings where they are more than the machine's cores.
-fn divide_threads(config: &Config) -> (Vec<usize>, Vec<String>) {
+fn divide_threads(config: &Config, local: Option<ModelIndex>) -> (Vec<usize>, Vec<String>) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let share = (cores / config.models.len()).max(1);
-    let real = config.models.values().filter(|model| model.emulated.is_none());
+    let share = if local.is_some() { cores } else { (cores / config.models.len()).max(1) };
     let threads: Vec<usize> =
         config.models.values().map(|model| if model.threads == 0 { share } else { model.threads }).collect();
-    let total: usize = real.map(|model| if model.threads == 0 { share } else { model.threads }).sum();
+    let real = config.models.values().zip(&threads).enumerate();
+    let real = real.filter(|(index, (model, _))| model.emulated.is_none() && local.is_none_or(|local| local == *index));
+    let total: usize = real.map(|(_, (_, threads))| threads).sum();
     let mut warnings = Vec::new();
     if total > cores {
         warnings.push(format!("models use {total} threads on {cores} cores: they will slow each other down"));
@@ -351,40 +386,45 @@ fn runner_options(
         .collect()
 }
 
-/// Loads all models at the same time.
+/// A runner, and the model that it is for.
+type Runner = (ModelIndex, Box<dyn ModelRunner>);
+
+/// Loads all models of this process at the same time.
 fn load_runners(
     config: &Config,
     files: Vec<ModelFiles>,
-    options: &[RunnerOptions],
-    threads: &[usize],
-) -> Result<Vec<Box<dyn ModelRunner>>, EngineError> {
+    (options, threads): (&[RunnerOptions], &[usize]),
+    local: Option<ModelIndex>,
+) -> Result<Vec<Runner>, EngineError> {
+    let here = |model: &ModelIndex| local.is_none_or(|local| local == *model);
     if files.is_empty() {
         let profiles = config.models.values().filter_map(|model| model.emulated.as_ref()).zip(options);
-        let runner = |(emulated, options): (&EmulatedConfig, &RunnerOptions)| -> Box<dyn ModelRunner> {
+        let runner = |(model, (emulated, options)): (usize, (&EmulatedConfig, &RunnerOptions))| -> Runner {
             let (blocks, block_size) = options.kv;
-            let model = EmulatedModel::new(emulated.latency_ms.clone(), EMULATED_VOCAB as u32, blocks, block_size)
+            let emulated = EmulatedModel::new(emulated.latency_ms.clone(), EMULATED_VOCAB as u32, blocks, block_size)
                 .with_prefill(emulated.prefill_ms_per_token);
-            Box::new(EmulatedRunner(model))
+            (model, Box::new(EmulatedRunner(emulated)))
         };
-        return Ok(profiles.map(runner).collect());
+        return Ok(profiles.enumerate().filter(|(model, _)| here(model)).map(runner).collect());
     }
     std::thread::scope(|scope| {
-        let loads: Vec<_> = config
-            .models
-            .iter()
-            .zip(files)
-            .zip(options)
-            .zip(threads)
-            .map(|((((name, model), file), options), threads)| {
-                scope.spawn(move || {
-                    load_runner(model, &file, options, *threads)
+        let models = config.models.iter().zip(files).enumerate().filter(|(index, _)| here(index));
+        let loads: Vec<_> = models
+            .map(|(index, ((name, model), file))| {
+                let load = scope.spawn(move || {
+                    load_runner(model, &file, &options[index], threads[index])
                         .map_err(|source| EngineError::Model { name: name.clone(), source: Box::new(source) })
-                })
+                });
+                (index, load)
             })
             .collect();
         loads
             .into_iter()
-            .map(|load| load.join().unwrap_or_else(|_| Err(EngineError::Thread("loading a model panicked".into()))))
+            .map(|(index, load)| {
+                let loaded = load.join();
+                let loaded = loaded.unwrap_or_else(|_| Err(EngineError::Thread("loading a model panicked".into())));
+                Ok((index, loaded?))
+            })
             .collect()
     })
 }

@@ -113,7 +113,7 @@ struct Policy {
 }
 
 /// Where a request is in its reasoning.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
 struct Progress {
     /// The next candidate of the small model is the probe of a step.
     at_boundary: bool,

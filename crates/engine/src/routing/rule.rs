@@ -195,7 +195,7 @@ struct Policy {
 }
 
 /// Whether the rule that matched drops the candidate.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
 struct Matched {
     drop: bool,
 }

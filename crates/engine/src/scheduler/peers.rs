@@ -66,10 +66,11 @@ impl Peers {
 
 impl Core {
     /// Peers are reached over links, and this is incarnation `epoch` of this model: it takes no requests before the entry
-    /// model is there, and the entry model's counts are newer than those of its predecessor.
-    pub fn begin_over_network(&mut self, epoch: u32) {
+    /// model is there, and the entry model's counts are newer than those of its predecessor, which have changed less than
+    /// a million times between two epochs. Milliseconds since 1970 will do.
+    pub fn begin_over_network(&mut self, epoch: u64) {
         if self.config.model == self.config.entry {
-            self.active.version = u64::from(epoch) << 32;
+            self.active.version = epoch << 20;
         } else {
             self.peers.linked[self.config.entry] = false;
         }

@@ -72,6 +72,7 @@ impl From<SubmitError> for ApiError {
             SubmitError::TooLong { .. } => Self::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message),
             SubmitError::Overloaded { .. } => Self::overloaded(message),
             SubmitError::ShuttingDown => Self::draining(),
+            SubmitError::NotEntry { .. } => Self::new(StatusCode::NOT_FOUND, "not_entry", message),
             SubmitError::Failed => Self::new(StatusCode::SERVICE_UNAVAILABLE, "failed", message),
         }
     }

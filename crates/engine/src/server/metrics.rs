@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::{ApiError, App};
 use crate::meters::{Histogram, Meters, Number, StepKind};
+use crate::node::PeerView;
 
 /// Seconds to a first token, as vLLM has them: dashboards carry over.
 const FIRST_TOKEN: &[f64] = &[
@@ -124,6 +125,7 @@ fn render(app: &App) -> String {
     requests(&mut out, app);
     subservers(&mut out, app);
     handoffs(&mut out, app);
+    peers(&mut out, app);
     out.0
 }
 
@@ -200,12 +202,43 @@ const SUBSERVERS: [(&str, &str, &str, OfMeters); 16] = [
     ("steps_total", "counter", "Batches.", |m| m.batch_size.cumulative().1 as f64),
 ];
 
+/// Numbers of the models that run in this process.
+fn hosted(app: &App) -> impl Iterator<Item = (usize, &Meters)> {
+    app.engine.meters().enumerate().filter(|(index, _)| app.engine.hosts(*index))
+}
+
+/// The nodes of the other models, where there are some.
+fn peers(out: &mut Text, app: &App) {
+    let peers = app.engine.peers();
+    if peers.is_empty() {
+        return;
+    }
+    for (name, kind, help, value) in [
+        (
+            "peer_up",
+            "gauge",
+            "Whether the node of a model answers.",
+            (|p| u64::from(p.is_up())) as fn(&PeerView) -> u64,
+        ),
+        ("peer_losses_total", "counter", "Times that it was lost.", |p| p.losses),
+        ("peer_connections_total", "counter", "Connections with it.", |p| p.connections),
+        ("peer_messages_sent_total", "counter", "Messages for it.", |p| p.sent.0),
+        ("peer_messages_repeated_total", "counter", "Messages that were sent again.", |p| p.sent.1),
+        ("peer_messages_received_total", "counter", "Messages from it.", |p| p.delivered),
+    ] {
+        out.head(name, kind, help);
+        for peer in &peers {
+            out.line(name, &format!("peer=\"{}\"", escaped(&peer.model)), value(peer) as f64);
+        }
+    }
+}
+
 fn subservers(out: &mut Text, app: &App) {
     let names = app.engine.model_names();
     let label = |index: usize| format!("subserver=\"{}\"", escaped(&names[index]));
     for (name, kind, help, value) in SUBSERVERS {
         out.head(name, kind, help);
-        for (index, meters) in app.engine.meters().enumerate() {
+        for (index, meters) in hosted(app) {
             out.line(name, &label(index), value(meters));
         }
     }
@@ -215,17 +248,17 @@ fn subservers(out: &mut Text, app: &App) {
     out.head("prompt_tokens_total", "counter", "Prompt tokens taken in.");
     out.line("prompt_tokens_total", &label(app.engine.entry_index()), app.metrics.prompt_tokens.get() as f64);
     out.head("batch_launch_total", "counter", "Launches, by what caused them.");
-    for (index, meters) in app.engine.meters().enumerate() {
+    for (index, meters) in hosted(app) {
         for (reason, count) in [("full", &meters.launches_full), ("timeout", &meters.launches_timeout)] {
             out.line("batch_launch_total", &format!("{},reason=\"{reason}\"", label(index)), count.get() as f64);
         }
     }
     out.head("batch_size", "histogram", "Rows per batch.");
-    for (index, meters) in app.engine.meters().enumerate() {
+    for (index, meters) in hosted(app) {
         out.histogram("batch_size", &label(index), &meters.batch_size);
     }
     out.head("step_seconds", "histogram", "Time per batch.");
-    for (index, meters) in app.engine.meters().enumerate() {
+    for (index, meters) in hosted(app) {
         for (kind, histogram) in StepKind::ALL.iter().zip(&meters.step_seconds) {
             out.histogram("step_seconds", &format!("{},kind=\"{}\"", label(index), kind.as_str()), histogram);
         }
@@ -236,7 +269,7 @@ fn handoffs(out: &mut Text, app: &App) {
     let names = app.engine.model_names();
     let mut table = |name: &str, help: &str, of: fn(&Meters) -> &[Number]| {
         out.head(name, "counter", help);
-        for (from, meters) in app.engine.meters().enumerate() {
+        for (from, meters) in hosted(app) {
             for (to, count) in of(meters).iter().enumerate().filter(|(to, _)| *to != from) {
                 let labels = format!("from=\"{}\",to=\"{}\"", escaped(&names[from]), escaped(&names[to]));
                 out.line(name, &labels, count.get() as f64);

@@ -29,6 +29,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{delete, get, post};
@@ -119,12 +120,38 @@ pub async fn serve(
 const ABORT: Duration = Duration::from_secs(2);
 
 fn router(app: &Arc<App>) -> Router {
-    Router::new()
-        .route("/", get(status::page))
+    let always = Router::new()
         .route("/health", get(status::health))
         .route("/ready", get(status::ready))
         .route("/info", get(status::info))
-        .route("/metrics", get(metrics::metrics))
+        .route("/metrics", get(metrics::metrics));
+    let routes = if app.engine.hosts(app.engine.entry_index()) { always.merge(api()) } else { always };
+    routes
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(|| async {
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this path does not take this method")
+        })
+        .layer(from_fn_with_state(Arc::clone(app), observe::observe))
+        .with_state(Arc::clone(app))
+}
+
+async fn no_such_path(State(app): State<Arc<App>>) -> ApiError {
+    let engine = &app.engine;
+    let message = match engine.local_model() {
+        Some(local) if local != engine.entry_index() => format!(
+            "no such path: this node serves model `{}`, requests go to the node of model `{}`",
+            engine.model_names()[local],
+            engine.model_names()[engine.entry_index()]
+        ),
+        _ => "no such path".into(),
+    };
+    ApiError::new(StatusCode::NOT_FOUND, "not_found", message)
+}
+
+/// What clients use, at the model where requests enter.
+fn api() -> Router<Arc<App>> {
+    Router::new()
+        .route("/", get(status::page))
         .route("/v1/models", get(status::models))
         .route("/v1/chat/completions", post(chat::completions))
         .route("/v1/completions", post(completions::completions))
@@ -132,12 +159,6 @@ fn router(app: &Arc<App>) -> Router {
         .route("/generate", post(completions::generate))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
-        .fallback(|| async { ApiError::new(StatusCode::NOT_FOUND, "not_found", "no such path") })
-        .method_not_allowed_fallback(|| async {
-            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this path does not take this method")
-        })
-        .layer(from_fn_with_state(Arc::clone(app), observe::observe))
-        .with_state(Arc::clone(app))
 }
 
 fn unix_time() -> u64 {

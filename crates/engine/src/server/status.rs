@@ -26,21 +26,31 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
     let status = match (app.engine.failed(), app.open.is_draining()) {
         (Some(_), _) => "failed",
         (None, true) => "draining",
-        (None, false) => return Json(json!({"status": "ready"})).into_response(),
+        (None, false) => "ready",
     };
+    let peers = app.engine.peers();
+    let missing = peers.iter().find(|peer| !peer.is_up());
     let retry = [(header::RETRY_AFTER, "1")];
+    if status == "ready" {
+        let Some(peer) = missing else { return Json(json!({"status": "ready"})).into_response() };
+        let body = json!({"status": "peer_missing", "peer": peer.model, "state": peer.state, "reason": peer.problem});
+        return (StatusCode::SERVICE_UNAVAILABLE, retry, Json(body)).into_response();
+    }
     (StatusCode::SERVICE_UNAVAILABLE, retry, Json(json!({"status": status}))).into_response()
 }
 
 /// `GET /v1/models`: the routed system, and the models that it is made of with their states.
 pub(super) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
     let engine = &app.engine;
+    let peers = engine.peers();
     let descriptions = engine.info().models.iter().zip(engine.model_names());
     let subservers: Vec<Value> = descriptions
         .map(|(description, name)| {
             let failed =
                 engine.failed().is_some_and(|who| who == name || !engine.model_names().iter().any(|n| n == who));
+            let peer = peers.iter().find(|peer| peer.model == *name && !peer.is_up());
             let status = match (failed, app.open.is_draining()) {
+                _ if peer.is_some() => "unreachable",
                 (true, _) => "failed",
                 (false, true) => "draining",
                 (false, false) => "ready",
@@ -63,6 +73,7 @@ pub(super) async fn info(State(app): State<Arc<App>>) -> Json<Value> {
         "models": app.engine.model_names(),
         "entry_model": app.engine.model_names()[app.engine.entry_index()],
         "launch": app.engine.info(),
+        "peers": app.engine.peers(),
         "limits": {
             "max_connections": config.max_connections,
             "max_concurrent_requests": config.max_concurrent_requests,

@@ -36,7 +36,7 @@ impl Simulator {
         assert!(!std::mem::replace(up, true), "it runs already");
         *incarnation += 1;
         let epoch = *incarnation;
-        self.cores[model].begin_over_network(epoch);
+        self.cores[model].begin_over_network(u64::from(epoch));
         self.wakes[model] = None;
         if let Some(network) = &mut self.network {
             network.start(model, epoch, self.now);

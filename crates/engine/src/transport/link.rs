@@ -242,12 +242,8 @@ impl<T: Clone> Link<T> {
 
     /// Gives out the packets that are due, and notices silence.
     pub fn poll(&mut self, now: Duration, packets: &mut Vec<Packet<T>>, events: &mut Vec<LinkEvent<T>>) {
-        if self.state != LinkState::Lost && now >= self.heard + self.config.peer_timeout {
-            self.lose(events);
-            // What the peer still sends to the incarnation that was given up must not arrive.
-            self.epoch += 1;
-            self.peer = 0;
-            self.state = LinkState::Lost;
+        if now >= self.heard + self.config.peer_timeout {
+            self.give_up(events);
         }
         if self.state == LinkState::Up {
             self.transmit(now, packets);
@@ -257,6 +253,24 @@ impl<T: Clone> Link<T> {
             self.spoke = Some(now);
             self.ack_due = false;
         }
+    }
+
+    /// Gives the peer up, as after a silence. To be called when nothing more can be kept for it.
+    pub fn give_up(&mut self, events: &mut Vec<LinkEvent<T>>) {
+        if self.state != LinkState::Lost {
+            self.lose(events);
+            // What the peer still sends to the incarnation that was given up must not arrive.
+            self.epoch += 1;
+            self.peer = 0;
+            self.state = LinkState::Lost;
+        }
+    }
+
+    /// The path was broken and is there again: what was not acknowledged is sent again at the next [`Self::poll`], as a
+    /// sign of life is.
+    pub fn path_restored(&mut self, now: Duration) {
+        self.sent.iter_mut().for_each(|sent| sent.due = now);
+        self.spoke = None;
     }
 
     fn transmit(&mut self, now: Duration, packets: &mut Vec<Packet<T>>) {

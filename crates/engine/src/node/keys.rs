@@ -1,0 +1,167 @@
+//! Keys of nodes: Ed25519, the private one in a file that only its owner can read, the public ones in the configuration.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::crypto::ring::{default_provider, sign::any_eddsa_type};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::sign::SigningKey;
+
+use super::NodeError;
+
+/// What precedes the 32 bytes of a private key in PKCS #8, and of a public one in a SubjectPublicKeyInfo (RFC 8410).
+const PRIVATE: &[u8] = b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20";
+const PUBLIC: &[u8] = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
+
+const HEADER: &str = "# Private key of a TokenRouter node. Keep it to that node.\n";
+
+/// A node's public key: 64 hexadecimal digits in the configuration.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PublicKey([u8; 32]);
+
+impl PublicKey {
+    /// From 64 hexadecimal digits.
+    pub fn from_hex(text: &str) -> Result<Self, String> {
+        let bytes = from_hex(text).ok_or_else(|| {
+            format!("`{text}` is not a public key: it must be 64 hexadecimal digits (`trbench keygen`)")
+        })?;
+        Ok(Self(bytes))
+    }
+
+    /// As a SubjectPublicKeyInfo.
+    pub(super) fn to_der(self) -> Vec<u8> {
+        [PUBLIC, &self.0].concat()
+    }
+}
+
+impl std::fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&to_hex(&self.0))
+    }
+}
+
+impl std::fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PublicKey({self})")
+    }
+}
+
+/// A node's private key.
+#[derive(Clone)]
+pub struct PrivateKey {
+    signing: Arc<dyn SigningKey>,
+    public: PublicKey,
+}
+
+impl std::fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PrivateKey of {}", self.public)
+    }
+}
+
+impl PrivateKey {
+    fn from_seed(seed: &[u8; 32]) -> Result<Self, String> {
+        let pkcs8 = PrivatePkcs8KeyDer::from([PRIVATE, seed].concat());
+        let signing = any_eddsa_type(&pkcs8).map_err(|error| error.to_string())?;
+        let info = signing.public_key().ok_or("the key has no public half")?;
+        let public = info.strip_prefix(PUBLIC).and_then(|key| key.try_into().ok()).ok_or("not an Ed25519 key")?;
+        Ok(Self { signing, public: PublicKey(public) })
+    }
+
+    /// The public half.
+    pub fn public(&self) -> PublicKey {
+        self.public
+    }
+
+    pub(super) fn signing(&self) -> Arc<dyn SigningKey> {
+        Arc::clone(&self.signing)
+    }
+
+    /// Makes a key and writes it to a new file that only the user of this process can read.
+    pub fn generate(path: &Path) -> Result<Self, NodeError> {
+        let mut seed = [0; 32];
+        let provider = default_provider();
+        provider.secure_random.fill(&mut seed).map_err(|_| NodeError::key(path, "the system gives no randomness"))?;
+        let key = Self::from_seed(&seed).map_err(|error| NodeError::key(path, error))?;
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(path).map_err(|error| NodeError::key(path, error.to_string()))?;
+        let text = format!("{HEADER}{}\n", to_hex(&seed));
+        file.write_all(text.as_bytes()).map_err(|error| NodeError::key(path, error.to_string()))?;
+        Ok(key)
+    }
+
+    /// Reads a key; one that others may read is refused.
+    pub fn load(path: &Path) -> Result<Self, NodeError> {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            let metadata = std::fs::metadata(path).map_err(|error| NodeError::key(path, error.to_string()))?;
+            let mode = metadata.permissions().mode() & 0o777;
+            if mode & 0o077 != 0 {
+                let why =
+                    format!("others may use it (mode {mode:03o}), allowed is 600: `chmod 600 {}`", path.display());
+                return Err(NodeError::key(path, why));
+            }
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| NodeError::key(path, error.to_string()))?;
+        let line = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
+        let seed = line.and_then(from_hex);
+        let seed = seed.ok_or_else(|| NodeError::key(path, "it must have one line of 64 hexadecimal digits"))?;
+        Self::from_seed(&seed).map_err(|error| NodeError::key(path, error))
+    }
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _infallible = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn from_hex(text: &str) -> Option<[u8; 32]> {
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; 32];
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_survive_their_file_and_open_files_are_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("node.key");
+        let made = PrivateKey::generate(&path).expect("made");
+        assert_eq!(PrivateKey::load(&path).expect("read").public(), made.public());
+        assert_eq!(PublicKey::from_hex(&made.public().to_string()), Ok(made.public()));
+        // Never over an existing one.
+        assert!(PrivateKey::generate(&path).is_err());
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("allowed");
+            let error = PrivateKey::load(&path).expect_err("open to others").to_string();
+            assert!(error.contains("node.key") && error.contains("644") && error.contains("600"), "{error}");
+        }
+        assert!(PublicKey::from_hex("12").is_err() && PublicKey::from_hex(&"g".repeat(64)).is_err());
+    }
+
+    #[test]
+    fn the_key_is_that_of_rfc_8032() {
+        // RFC 8032, 7.1, test 1.
+        let seed = from_hex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60").expect("hexadecimal");
+        let public = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
+        assert_eq!(PrivateKey::from_seed(&seed).expect("a key").public().to_string(), public);
+    }
+}
