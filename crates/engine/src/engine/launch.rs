@@ -10,8 +10,10 @@ use candle_core::Device;
 use tokenrouter_kernels::Pool;
 
 use super::{Engine, EngineError, Inner, LaunchInfo, thresholds};
+use crate::adaptation::{Adapter, Worker};
 use crate::config::{
     ChatTemplateConfig, Config, DeviceConfig, EmulatedConfig, ExecutionConfig, KvDtypeConfig, ModelConfig, RunnerKind,
+    ThresholdConfig,
 };
 use crate::driver::{Inbound, Lockstep, Shared, Station, Streams, Subserver, Survivors};
 use crate::model::{Decoder, ModelError, ModelFiles};
@@ -92,6 +94,7 @@ pub(super) fn launch(config: &Config, make_policy: MakePolicy<'_>) -> Result<Eng
     });
     let (inboxes, engine_threads) =
         start(config, stations.collect(), &(Arc::clone(&streams), Arc::clone(&healthy), Arc::clone(&failed)))?;
+    let worker = adaptation(config, &thresholds, &shared, &inboxes)?;
     let inner = Inner {
         names,
         entry: view.entry,
@@ -109,7 +112,23 @@ pub(super) fn launch(config: &Config, make_policy: MakePolicy<'_>) -> Result<Eng
         takes_threshold,
         survivors,
     };
-    Ok(Engine { inner: Arc::new(inner), threads: engine_threads, text: common.text, texts: common.texts, info })
+    Ok(Engine { inner: Arc::new(inner), threads: engine_threads, worker, text: common.text, texts: common.texts, info })
+}
+
+/// Follows the load with `thresholds: adaptive`.
+fn adaptation(
+    config: &Config,
+    table: &Arc<ThresholdTable>,
+    shared: &[Arc<Shared>],
+    inboxes: &[SyncSender<Inbound>],
+) -> Result<Option<Worker>, EngineError> {
+    if config.batching.thresholds != ThresholdConfig::Adaptive || config.models.len() == 1 {
+        return Ok(None);
+    }
+    let adapter = Adapter::new(config, Arc::clone(table));
+    let period = Duration::from_secs_f64(config.batching.adaptation.period_s);
+    let worker = Worker::start(adapter, shared.to_vec(), inboxes.to_vec(), period);
+    worker.map(Some).map_err(|error| EngineError::Thread(error.to_string()))
 }
 
 fn core_config(
