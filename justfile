@@ -43,6 +43,21 @@ simulate *ARGS:
 soak *ARGS:
     cargo run --release -p trbench -- soak --config config/random/emulated.yaml {{ARGS}}
 
+# The Python package: target/wheels/tokenrouter-*.whl, for every Python from 3.9 on.
+wheel:
+    python3 -m venv target/python
+    target/python/bin/pip install --quiet maturin
+    target/python/bin/maturin build --release --locked --manifest-path crates/python/Cargo.toml --out target/wheels
+
+# Tests of the Python package, in a fresh environment.
+test-python:
+    bash scripts/test_python.sh
+
+# What a routing method in Python costs per step.
+bench-python: wheel
+    target/python/bin/pip install --quiet --force-reinstall target/wheels/tokenrouter-*.whl
+    target/python/bin/python -m tokenrouter.bench
+
 # All benchmarks.
 bench: bench-dtmc bench-kernels
 

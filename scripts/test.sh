@@ -34,6 +34,9 @@ step "notebooks"
 python3 -m pip install --quiet --target "$target/notebooks" --upgrade -r notebooks/requirements.txt
 PYTHONPATH="$target/notebooks" python3 notebooks/run.py
 
+step "python"
+bash scripts/test_python.sh
+
 step "documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps --locked
 

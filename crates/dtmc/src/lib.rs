@@ -28,7 +28,7 @@ pub use model::{Latency, MAX_CONCURRENCY, MAX_MODELS, MAX_QUANTA, MAX_ROUTING_ST
 pub use quantum::{Coarse, Evaluation, QuantumRow, QuantumStudy, evaluate, quantum_study};
 pub use search::{
     Answer, Candidate, Progress, SearchOptions, SearchResult, Strategy, TableRow, best_within_time_per_token, optimize,
-    optimize_with_progress, threshold_table, threshold_table_rows,
+    optimize_with_progress, threshold_table, threshold_table_row, threshold_table_rows,
 };
 pub use simulate::{Estimate, Simulation, SimulationOptions, paired_difference, simulate};
 pub use smdp::{Certificate, Departure, certify};

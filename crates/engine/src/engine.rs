@@ -16,6 +16,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+use crate::adaptation::Worker;
 use crate::config::{Config, ConfigError, ExecutionConfig};
 use crate::driver::{Inbound, Shared, Streams, Survivors};
 use crate::meters::Meters;
@@ -146,6 +147,8 @@ pub struct Engine {
     inner: Arc<Inner>,
     threads: Vec<JoinHandle<()>>,
     node: Option<Node>,
+    /// With `batching.thresholds: adaptive`.
+    worker: Option<Worker>,
     text: Option<TextCodec>,
     texts: Option<Arc<TokenTexts>>,
     info: LaunchInfo,
@@ -392,6 +395,7 @@ impl std::fmt::Debug for Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.inner.accepting.store(false, Ordering::Release);
+        self.worker = None;
         for inbox in &self.inner.inboxes {
             // A subserver empties its inbox between steps; a dead one has closed it.
             let _closed = inbox.send(Inbound::Stop);

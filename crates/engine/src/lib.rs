@@ -8,6 +8,7 @@
 #[doc = include_str!("../../../docs/guides/write-a-routing-method.md")]
 pub struct WriteARoutingMethod;
 
+pub mod adaptation;
 pub mod config;
 mod driver;
 mod engine;

@@ -136,6 +136,8 @@ pub struct Meters {
     pub pending: Number,
     /// Ready requests that launch a batch.
     pub threshold: Number,
+    /// Tables of thresholds that replaced the one before.
+    pub threshold_changes: Number,
     /// KV blocks of requests.
     pub kv_used: Number,
     /// KV blocks that keep prefixes of ended requests.
@@ -178,6 +180,7 @@ impl Meters {
             running: Number::default(),
             pending: Number::default(),
             threshold: Number::default(),
+            threshold_changes: Number::default(),
             kv_used: Number::default(),
             kv_cached: Number::default(),
             kv_total: Number::default(),

@@ -36,6 +36,8 @@ enum Command {
     SweepThreshold(sweep::SweepArgs),
     /// Measure step times, routing and commit matrices of a system, for the throughput model.
     Calibrate(predict::CalibrateArgs),
+    /// Show thresholds that follow a routing which jumps, second by second.
+    Adapt(predict::AdaptArgs),
     /// Make the figures of scenario files, with data and a report.
     Figures(figures::FiguresArgs),
     /// The cells of a scenario: list them, or measure them here or on a cluster.
@@ -120,6 +122,7 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::Trace(args) => trace::run(&args),
         Command::SweepThreshold(args) => sweep::run(&args),
         Command::Calibrate(args) => predict::run_calibrate(&args),
+        Command::Adapt(args) => predict::run_adapt(&args),
         Command::Figures(args) => figures::run(&args),
         Command::Scenario { command } => figures::run_scenario(&command),
         Command::Validate(args) => predict::run_validate(&args),

@@ -4,7 +4,7 @@ mod local;
 mod screen;
 mod table;
 
-pub use table::{TableRow, best_within_time_per_token, threshold_table, threshold_table_rows};
+pub use table::{TableRow, best_within_time_per_token, threshold_table, threshold_table_row, threshold_table_rows};
 
 use crate::simulate::{Simulation, SimulationOptions};
 use crate::solve::Evaluator;

@@ -38,11 +38,24 @@ pub fn threshold_table_rows(
 ) -> Result<Vec<TableRow>, Error> {
     let mut rows: Vec<TableRow> = Vec::with_capacity(model.concurrency() as usize);
     for active in 1..=model.concurrency() {
-        let found = row(&model.with_concurrency(active)?, rows.last(), options)?;
-        rows.push(TableRow { active, best: found.best, exhaustive: found.exhaustive });
+        rows.push(threshold_table_row(&model.with_concurrency(active)?, rows.last(), options)?);
         progress(active as usize, model.concurrency() as usize);
     }
     Ok(rows)
+}
+
+/// One row of the table, for the requests of `model`: for callers that stop between rows. `before` is the row of one
+/// request less, near which a large search starts.
+///
+/// # Errors
+/// As [`optimize`].
+pub fn threshold_table_row(
+    model: &Model,
+    before: Option<&TableRow>,
+    options: &SearchOptions,
+) -> Result<TableRow, Error> {
+    let found = row(model, before, options)?;
+    Ok(TableRow { active: model.concurrency(), best: found.best, exhaustive: found.exhaustive })
 }
 
 /// The row with the highest throughput whose mean time between two tokens of a request is at most `bound_ms`: how many

@@ -22,6 +22,7 @@ pub use peers::PeerEndpoint;
 pub use reference::reference_yaml;
 pub use routing::RoutingConfig;
 pub use server::ServerConfig;
+use tokenrouter_dtmc::MAX_MODELS;
 
 /// Everything that defines a routed system: its models, how it routes, how it batches.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -205,13 +206,36 @@ pub enum ExecutionConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct BatchingConfig {
     /// Delayed batching: one threshold `B_i` per model in the order of `models`, or `auto` (found by the throughput
-    /// model from `batching.profile`), or `eager` (all 1). A model launches when at least `B_i` requests wait there;
+    /// model from `batching.profile`), or `adaptive` (as `auto` where the profile is known, and found again from what is
+    /// measured while serving), or `eager` (all 1). A model launches when at least `B_i` requests wait there;
     /// feasible means `sum(B_i - 1) < max_active`. With fewer active requests the thresholds shrink to stay feasible.
     pub thresholds: ThresholdConfig,
     /// Longest time that a request waits below the threshold, in milliseconds.
     pub max_wait_ms: f64,
     /// What `auto` computes with.
     pub profile: Option<ProfileConfig>,
+    /// How `adaptive` follows the load (`docs/concepts/online-adaptation.md`).
+    pub adaptation: AdaptationConfig,
+}
+
+/// How `thresholds: adaptive` follows the load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdaptationConfig {
+    /// Seconds between two looks at the counters.
+    pub period_s: f64,
+    /// Predicted gain in throughput over the thresholds in use below which they stay, as a share: 0.02 is 2 %.
+    pub hysteresis: f64,
+    /// Steps of each model over which routing is estimated; older ones are forgotten.
+    pub memory_steps: usize,
+    /// No threshold is set above this; 0: only feasibility bounds them.
+    pub max_threshold: usize,
+}
+
+impl Default for AdaptationConfig {
+    fn default() -> Self {
+        Self { period_s: 5.0, hysteresis: 0.02, memory_steps: 4096, max_threshold: 0 }
+    }
 }
 
 /// Where thresholds come from.
@@ -222,6 +246,8 @@ pub enum ThresholdConfig {
     Eager,
     /// Computed by the throughput model at start-up, for every number of active requests.
     Auto,
+    /// Computed by the throughput model, from what is measured while serving.
+    Adaptive,
     /// Given, one per model.
     Fixed(Vec<u32>),
 }
@@ -310,7 +336,12 @@ impl Default for SystemConfig {
 
 impl Default for BatchingConfig {
     fn default() -> Self {
-        Self { thresholds: ThresholdConfig::Eager, max_wait_ms: 1000.0, profile: None }
+        Self {
+            thresholds: ThresholdConfig::Eager,
+            max_wait_ms: 1000.0,
+            profile: None,
+            adaptation: AdaptationConfig::default(),
+        }
     }
 }
 
@@ -425,6 +456,7 @@ impl Config {
         if !(batching.max_wait_ms.is_finite() && batching.max_wait_ms > 0.0) {
             return Err(("max_wait_ms", format!("`max_wait_ms` is {}, it must be above 0", batching.max_wait_ms)));
         }
+        batching.adaptation.validate()?;
         match &batching.thresholds {
             ThresholdConfig::Eager => Ok(()),
             _ if self.system.execution != ExecutionConfig::Async => Err((
@@ -434,12 +466,28 @@ impl Config {
                     format!("{:?}", self.system.execution).to_lowercase()
                 ),
             )),
-            ThresholdConfig::Auto => Ok(()),
+            ThresholdConfig::Adaptive if self.models.len() > MAX_MODELS => Err((
+                "thresholds",
+                format!("`adaptive` is for at most {MAX_MODELS} models, the configuration has {}", self.models.len()),
+            )),
+            ThresholdConfig::Auto | ThresholdConfig::Adaptive => Ok(()),
             ThresholdConfig::Fixed(vector) => {
                 crate::scheduler::check_thresholds(vector, self.models.len(), self.system.max_active)
                     .map_err(|message| ("thresholds", message))
             }
         }
+    }
+}
+
+impl AdaptationConfig {
+    fn validate(&self) -> Result<(), (&'static str, String)> {
+        let range = |key: &'static str, value: f64, low: f64, high: f64| match (low..=high).contains(&value) {
+            true => Ok(()),
+            false => Err((key, format!("`{key}` is {value}, allowed are {low} to {high}"))),
+        };
+        range("period_s", self.period_s, 0.05, 3600.0)?;
+        range("hysteresis", self.hysteresis, 0.005, 1.0)?;
+        range("memory_steps", self.memory_steps as f64, 256.0, 1e6)
     }
 }
 

@@ -59,11 +59,12 @@ impl<'de> Deserialize<'de> for ThresholdConfig {
         impl<'de> Visitor<'de> for ThresholdVisitor {
             type Value = ThresholdConfig;
             fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-                f.write_str("`auto`, `eager`, or a list with one threshold per model, such as `[1, 3]`")
+                f.write_str("`auto`, `adaptive`, `eager`, or a list with one threshold per model, such as `[1, 3]`")
             }
             fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Self::Value, E> {
                 match value {
                     "auto" => Ok(ThresholdConfig::Auto),
+                    "adaptive" => Ok(ThresholdConfig::Adaptive),
                     "eager" => Ok(ThresholdConfig::Eager),
                     _ => Err(E::invalid_value(serde::de::Unexpected::Str(value), &self)),
                 }
@@ -88,6 +89,7 @@ impl Serialize for ThresholdConfig {
         match self {
             Self::Eager => serializer.serialize_str("eager"),
             Self::Auto => serializer.serialize_str("auto"),
+            Self::Adaptive => serializer.serialize_str("adaptive"),
             Self::Fixed(vector) => vector.serialize(serializer),
         }
     }
@@ -99,7 +101,7 @@ impl JsonSchema for ThresholdConfig {
     }
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({"anyOf": [
-            {"type": "string", "enum": ["auto", "eager"]},
+            {"type": "string", "enum": ["auto", "adaptive", "eager"]},
             {"type": "array", "items": {"type": "integer", "minimum": 1}}
         ]})
     }

@@ -93,6 +93,9 @@ impl Station {
     }
 
     pub(super) fn handle(&mut self, event: Event) {
+        if matches!(event, Event::Thresholds(_)) {
+            self.shared.meters.threshold_changes.add(1);
+        }
         self.core.handle(self.now(), event, &mut self.actions);
         self.carry_out();
         self.publish();

@@ -10,8 +10,10 @@ use candle_core::Device;
 use tokenrouter_kernels::Pool;
 
 use super::{Engine, EngineError, Inner, LaunchInfo, node, thresholds};
+use crate::adaptation::{Adapter, Worker};
 use crate::config::{
     ChatTemplateConfig, Config, DeviceConfig, EmulatedConfig, ExecutionConfig, KvDtypeConfig, ModelConfig, RunnerKind,
+    ThresholdConfig,
 };
 use crate::driver::{Clients, Inbound, Lockstep, Outlet, Shared, Station, Streams, Subserver, Survivors};
 use crate::model::{Decoder, ModelError, ModelFiles};
@@ -104,6 +106,7 @@ pub(super) fn launch(
     let plan = local.map(|local| NodePlan { config, local, vocab: common.vocab, token_limit, facts, start: epoch });
     let Started { inboxes, threads, node } = start(config, stations.collect(), plan.as_ref(), &watch)?;
     let (_, healthy, failed) = watch;
+    let worker = adaptation(config, local, &thresholds, &shared, &inboxes)?;
     let inner = Inner {
         names,
         entry: view.entry,
@@ -122,7 +125,29 @@ pub(super) fn launch(
         survivors,
         local,
     };
-    Ok(Engine { inner: Arc::new(inner), threads, node, text: common.text, texts: common.texts, info })
+    Ok(Engine { inner: Arc::new(inner), threads, node, worker, text: common.text, texts: common.texts, info })
+}
+
+/// Follows the load with `thresholds: adaptive`.
+fn adaptation(
+    config: &Config,
+    local: Option<ModelIndex>,
+    table: &Arc<ThresholdTable>,
+    shared: &[Arc<Shared>],
+    inboxes: &[SyncSender<Inbound>],
+) -> Result<Option<Worker>, EngineError> {
+    if config.batching.thresholds != ThresholdConfig::Adaptive || config.models.len() == 1 {
+        return Ok(None);
+    }
+    if local.is_some() {
+        return Err(EngineError::Unusable(
+            "`batching.thresholds: adaptive` needs all models in one process; give nodes `auto`, or a list".into(),
+        ));
+    }
+    let adapter = Adapter::new(config, Arc::clone(table));
+    let period = Duration::from_secs_f64(config.batching.adaptation.period_s);
+    let worker = Worker::start(adapter, shared.to_vec(), inboxes.to_vec(), period);
+    worker.map(Some).map_err(|error| EngineError::Thread(error.to_string()))
 }
 
 fn core_config(

@@ -1,8 +1,9 @@
 //! The threshold table of an engine: given, or found by the throughput model.
 
-use tokenrouter_dtmc::{Latency, Model, SearchOptions, threshold_table};
+use tokenrouter_dtmc::{Model, SearchOptions, threshold_table};
 
 use super::EngineError;
+use crate::adaptation::{batch_caps, latency};
 use crate::config::{Config, LatencyProfile, ThresholdConfig};
 use crate::routing::RoutingPolicy;
 use crate::scheduler::ThresholdTable;
@@ -12,6 +13,11 @@ pub(super) fn table(config: &Config, policy: &dyn RoutingPolicy) -> Result<Thres
     match &config.batching.thresholds {
         ThresholdConfig::Eager => Ok(ThresholdTable::eager(models)),
         ThresholdConfig::Fixed(vector) => Ok(ThresholdTable::from_vector(vector, config.system.max_active)),
+        // What is not known yet is measured soon.
+        ThresholdConfig::Adaptive => Ok(optimise(config, policy).unwrap_or_else(|why| {
+            tracing::info!(target: "tokenrouter", "thresholds are eager until enough is measured: {why}");
+            ThresholdTable::eager(models)
+        })),
         ThresholdConfig::Auto => optimise(config, policy)
             .map_err(|why| EngineError::Unusable(format!("`batching.thresholds: auto` cannot be computed: {why}"))),
     }
@@ -42,30 +48,16 @@ fn optimise(config: &Config, policy: &dyn RoutingPolicy) -> Result<ThresholdTabl
             return Err(format!("method `{method}` does not know its routing matrix, give `batching.profile.routing`"));
         }
     };
-    let caps = config.models.values().map(|model| match model.max_batch {
-        0 => None,
-        cap => u32::try_from(cap).ok(),
-    });
     let model = Model::builder()
         .latencies_ms(latencies.iter().map(|profile| latency(profile, max_active)))
         .routing(routing)
         .commits(commits)
         .concurrency(max_active as u32)
         .quantum_ms(profile.map_or(0.1, |profile| profile.quantum_ms))
-        .max_batch(caps.collect())
+        .max_batch(batch_caps(config))
         .build()
         .map_err(|error| error.to_string())?;
     let rows = threshold_table(&model, &SearchOptions::default()).map_err(|error| error.to_string())?;
     let rows: Vec<Vec<u32>> = rows.iter().map(|thresholds| thresholds.as_slice().to_vec()).collect();
     Ok(ThresholdTable::from_rows(models, &rows))
-}
-
-/// A list is continued along its last two entries up to the largest possible batch, as the emulated runner does.
-fn latency(profile: &LatencyProfile, max_batch: usize) -> Latency {
-    match profile {
-        LatencyProfile::Constant(ms) => Latency::Constant(*ms),
-        table @ LatencyProfile::Table(_) => {
-            Latency::Table((1..=max_batch).map(|batch| (batch as u32, table.at(batch))).collect())
-        }
-    }
 }

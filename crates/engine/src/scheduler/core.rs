@@ -195,6 +195,7 @@ impl Core {
             }
             Event::PeerLost(peer) => self.peer_lost(now, peer, actions),
             Event::PeerUp(peer) => self.peer_up(peer, actions),
+            Event::Thresholds(table) => self.config.thresholds = table,
         }
     }
 

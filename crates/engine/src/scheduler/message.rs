@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::threshold::ThresholdTable;
 use crate::request::{FinishReason, ModelIndex, Request, RequestId, RequestStats, StepRecord};
 use crate::routing::RequestState;
 
@@ -82,6 +83,8 @@ pub enum Event {
     PeerLost(ModelIndex),
     /// The peer is there again.
     PeerUp(ModelIndex),
+    /// Other thresholds from now on; every model of a system is given the same.
+    Thresholds(Arc<ThresholdTable>),
 }
 
 /// Something that the driver of a scheduler core has to do.

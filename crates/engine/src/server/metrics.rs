@@ -179,7 +179,7 @@ fn requests(out: &mut Text, app: &App) {
 /// One number of every subserver.
 type OfMeters = fn(&Meters) -> f64;
 
-const SUBSERVERS: [(&str, &str, &str, OfMeters); 16] = [
+const SUBSERVERS: [(&str, &str, &str, OfMeters); 17] = [
     ("requests_waiting", "gauge", "In the admission queue.", |m| m.queued.get() as f64),
     ("requests_ready", "gauge", "Waiting for a batch.", |m| m.ready.get() as f64),
     ("requests_running", "gauge", "In the batch that runs.", |m| m.running.get() as f64),
@@ -187,6 +187,9 @@ const SUBSERVERS: [(&str, &str, &str, OfMeters); 16] = [
     ("generated_tokens_total", "counter", "Candidates.", |m| m.generated.get() as f64),
     ("committed_tokens_total", "counter", "Tokens given to clients.", |m| m.committed.get() as f64),
     ("batch_threshold", "gauge", "Ready requests that launch a batch.", |m| m.threshold.get() as f64),
+    ("batch_threshold_changes_total", "counter", "Tables of thresholds that replaced the one before.", |m| {
+        m.threshold_changes.get() as f64
+    }),
     ("kv_blocks_used", "gauge", "KV blocks of requests.", |m| m.kv_used.get() as f64),
     ("kv_blocks_cached", "gauge", "KV blocks that keep prefixes of ended requests.", |m| m.kv_cached.get() as f64),
     ("kv_blocks_total", "gauge", "All KV blocks.", |m| m.kv_total.get() as f64),

@@ -27,7 +27,7 @@ use crate::keyed::{Purpose, draw_unit};
 use crate::request::{CommittedToken, FinishReason, ModelIndex, Request, RequestId, RequestStats, StepRecord};
 use crate::routing::RoutingPolicy;
 use crate::runner::{EmulatedModel, StepOutput};
-use crate::scheduler::{Action, Core, CoreConfig, Event, Mutation, Next, PeerMessage};
+use crate::scheduler::{Action, Core, CoreConfig, Event, Mutation, Next, PeerMessage, ThresholdTable};
 use crate::transport::Packet;
 
 /// Delay of messages between subservers. Messages of one link stay in order.
@@ -71,6 +71,7 @@ enum Happening {
     Wake(ModelIndex),
     Crash(ModelIndex),
     Restart(ModelIndex),
+    Thresholds(ModelIndex, Arc<ThresholdTable>),
 }
 
 /// Virtual time without any progress after which a run is stuck.
@@ -186,6 +187,11 @@ impl Simulator {
         self.schedule(time, Happening::Cancel(id));
     }
 
+    /// Gives `model` another table of thresholds at `time`.
+    pub fn set_thresholds(&mut self, time: Duration, model: ModelIndex, table: &Arc<ThresholdTable>) {
+        self.schedule(time, Happening::Thresholds(model, Arc::clone(table)));
+    }
+
     /// The cores, to look at their counters.
     pub fn cores(&self) -> &[Core] {
         &self.cores
@@ -215,21 +221,7 @@ impl Simulator {
         while let Some(Reverse((time, key))) = self.heap.pop() {
             assert!(count < limit, "still busy after {limit} events at {time:?}: no progress");
             count += 1;
-            self.now = time;
-            let happening = self.happenings.remove(&key).expect("every key has its happening");
-            self.note_happening(&happening);
-            self.inputs -= usize::from(happening.is_input());
-            if happening.is_input() {
-                self.progress = time;
-            }
-            self.happen(happening);
-            // Subservers look at their buffers only when everything of this instant has arrived: the order in which
-            // simultaneous events are handled must not matter, as in the throughput model.
-            if self.heap.peek().is_none_or(|Reverse((next, _))| *next > time) {
-                self.pump_links();
-                (0..self.cores.len()).for_each(|model| self.poll(model));
-            }
-            self.check_invariants();
+            self.advance(time, key);
             // Signs of life never end.
             if self.network.is_some() {
                 if self.is_settled() {
@@ -241,6 +233,33 @@ impl Simulator {
         }
         self.check_quiescent();
         count
+    }
+
+    /// Runs until `end`, for tests that look at a system in between.
+    pub fn run_until(&mut self, end: Duration) {
+        while let Some(Reverse((time, key))) = self.heap.peek().copied().filter(|Reverse((time, _))| *time <= end) {
+            self.heap.pop();
+            self.advance(time, key);
+        }
+    }
+
+    /// Makes the next thing happen and checks the invariants.
+    fn advance(&mut self, time: Duration, key: u64) {
+        self.now = time;
+        let happening = self.happenings.remove(&key).expect("every key has its happening");
+        self.note_happening(&happening);
+        self.inputs -= usize::from(happening.is_input());
+        if happening.is_input() {
+            self.progress = time;
+        }
+        self.happen(happening);
+        // Subservers look at their buffers only when everything of this instant has arrived: the order in which
+        // simultaneous events are handled must not matter, as in the throughput model.
+        if self.heap.peek().is_none_or(|Reverse((next, _))| *next > time) {
+            self.pump_links();
+            (0..self.cores.len()).for_each(|model| self.poll(model));
+        }
+        self.check_invariants();
     }
 
     fn happen(&mut self, happening: Happening) {
@@ -279,6 +298,10 @@ impl Simulator {
             Happening::Wake(model) => model,
             Happening::Crash(model) => return self.crash_now(model),
             Happening::Restart(model) => return self.restart(model),
+            Happening::Thresholds(model, table) => {
+                self.cores[model].handle(self.now, Event::Thresholds(table), &mut actions);
+                model
+            }
         };
         self.carry_out(model, actions);
     }
@@ -339,6 +362,6 @@ impl Simulator {
 impl Happening {
     /// Whether it comes from outside.
     fn is_input(&self) -> bool {
-        matches!(self, Self::Submit(..) | Self::Cancel(_) | Self::Crash(_) | Self::Restart(_))
+        matches!(self, Self::Submit(..) | Self::Cancel(_) | Self::Crash(_) | Self::Restart(_) | Self::Thresholds(..))
     }
 }

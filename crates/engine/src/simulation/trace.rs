@@ -53,6 +53,7 @@ impl Simulator {
             Happening::StepDone(model, ..) => format!("model {model}: step done"),
             Happening::Crash(model) => format!("model {model}: stops"),
             Happening::Restart(model) => format!("model {model}: starts again"),
+            Happening::Thresholds(model, _) => format!("model {model}: other thresholds"),
             Happening::LinkTimer(_) | Happening::Wake(_) => return,
         };
         self.line(&text);

@@ -1,5 +1,6 @@
 //! Integration tests of the engine, by concern.
 
+mod adaptation;
 mod config;
 mod demo;
 mod demo_engine;

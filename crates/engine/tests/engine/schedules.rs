@@ -38,6 +38,8 @@ struct Scenario {
     jitter_us: u64,
     /// Arrival in microseconds, prompt length, output length, cancellation after microseconds.
     requests: Vec<(u32, usize, usize, Option<u32>)>,
+    /// Other thresholds: when, which, and how much later each next model learns of them.
+    swaps: Vec<(u32, Vec<u32>, u32)>,
     seed: u64,
 }
 
@@ -46,7 +48,9 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
     let shape = (2usize..4, 0usize..10, prop::collection::vec(1u32..6, 3), 1usize..9, 1usize..9, 1usize..30);
     let costs =
         (prop::collection::vec(1u32..40, 3), any::<[bool; 2]>(), 0u64..2000, 0u64..4000, 17usize..200, any::<u64>());
-    (shape, costs, prop::collection::vec(request, 1..14)).prop_map(|(shape, costs, requests)| {
+    let swap = (0u32..90_000, prop::collection::vec(1u32..6, 3), 0u32..9000);
+    let swaps = prop::collection::vec(swap, 0..4);
+    (shape, costs, prop::collection::vec(request, 1..14), swaps).prop_map(|(shape, costs, requests, swaps)| {
         let (models, method, thresholds, max_active, max_batch, step_tokens) = shape;
         let (latencies, [prefix_cache, handoff_resume], delay_us, jitter_us, blocks, seed) = costs;
         // Only a mixture knows more than two models.
@@ -65,6 +69,7 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
             delay_us,
             jitter_us,
             requests,
+            swaps: swaps.into_iter().map(|(at, vector, late)| (at, vector[..models].to_vec(), late)).collect(),
             seed,
         }
     })
@@ -187,6 +192,17 @@ fn simulate(scenario: &Scenario) -> Simulator {
             simulator.cancel(arrival + Duration::from_micros(u64::from(*after)), id);
         }
     }
+    let mut swaps = scenario.swaps.clone();
+    swaps.sort();
+    let mut latest = vec![0; scenario.models];
+    for (at, vector, late) in &swaps {
+        let table = Arc::new(ThresholdTable::from_vector(vector, scenario.max_active));
+        for (model, latest) in latest.iter_mut().enumerate() {
+            // Every model gets the tables in the same order, as from an inbox.
+            *latest = (at + late * model as u32).max(*latest);
+            simulator.set_thresholds(Duration::from_micros(u64::from(*latest)), model, &table);
+        }
+    }
     simulator.run(2_000_000);
     simulator
 }
@@ -256,6 +272,7 @@ fn a_request_that_can_never_fit_is_refused_and_the_next_one_served() {
         delay_us: 0,
         jitter_us: 0,
         requests: vec![(0, 30, 24, None), (1, 39, 24, None), (2, 60, 24, None), (3, 3, 5, None)],
+        swaps: Vec::new(),
         seed: 1,
     };
     scenario.requests[2].1 = 100;
@@ -284,6 +301,7 @@ fn throughput_in_virtual_time_equals_the_chain_in_closed_form_cases() {
         delay_us: 0,
         jitter_us: 0,
         requests: vec![(0, 5, 24, None); 12],
+        swaps: Vec::new(),
         seed: 3,
     };
     let simulator = simulate(&scenario);

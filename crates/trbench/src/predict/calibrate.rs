@@ -8,8 +8,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
 use tokenrouter_engine::Config;
+use tokenrouter_engine::adaptation::interpolate;
 use tokenrouter_engine::scheduler::ModelStats;
 
 use super::calibration::{Calibration, ModelCalibration};
@@ -184,14 +186,12 @@ pub(super) fn of_counters(
 
 fn model(name: &str, stats: &ModelStats, largest: usize) -> anyhow::Result<ModelCalibration> {
     let scheduling_ms = stats.scheduling.as_secs_f64() * 1e3 / stats.steps.max(1) as f64;
-    let seen: Vec<(usize, f64, u64)> = (stats.step_time_by_batch.iter().enumerate())
+    let seen: Vec<(usize, f64, f64)> = (stats.step_time_by_batch.iter().enumerate())
         .filter(|(batch, (count, _))| *batch > 0 && *count > 0)
-        .map(|(batch, (count, time))| (batch, time.as_secs_f64() * 1e3 / *count as f64, *count))
+        .map(|(batch, (count, time))| (batch, time.as_secs_f64() * 1e3 / *count as f64, *count as f64))
         .collect();
-    if seen.is_empty() {
-        anyhow::bail!("model `{name}` made no decode step: measure longer");
-    }
-    let latency_ms = (1..=largest).map(|batch| interpolate(&seen, batch) + scheduling_ms).collect();
+    let latency_ms: Option<_> = (1..=largest).map(|batch| Some(interpolate(&seen, batch)? + scheduling_ms)).collect();
+    let latency_ms = latency_ms.with_context(|| format!("model `{name}` made no decode step: measure longer"))?;
     let steps = (1..=largest).map(|batch| stats.step_time_by_batch.get(batch).map_or(0, |(count, _)| *count));
     Ok(ModelCalibration {
         name: name.to_owned(),
@@ -201,27 +201,6 @@ fn model(name: &str, stats: &ModelStats, largest: usize) -> anyhow::Result<Model
         transitions: stats.transitions.iter().sum(),
         geometric: geometric_test(&stats.runs),
     })
-}
-
-/// Linear between batch sizes that were seen often enough, along the nearest two beyond them.
-fn interpolate(seen: &[(usize, f64, u64)], batch: usize) -> f64 {
-    // Means of a few steps are noise; but something must be said where there is nothing better.
-    const ENOUGH: u64 = 20;
-    let mut points: Vec<(f64, f64)> = seen.iter().filter(|p| p.2 >= ENOUGH).map(|p| (p.0 as f64, p.1)).collect();
-    if points.is_empty() {
-        points = seen.iter().map(|p| (p.0 as f64, p.1)).collect();
-    }
-    let x = batch as f64;
-    let after = points.partition_point(|point| point.0 < x).clamp(1, points.len().max(2) - 1);
-    match points.as_slice() {
-        [only] => only.1,
-        points => {
-            let ((x0, y0), (x1, y1)) = (points[after - 1], points[after]);
-            // A step with more requests is never taken to be shorter than the shortest seen.
-            let least = points.iter().map(|p| p.1).fold(f64::INFINITY, f64::min);
-            (y0 + (y1 - y0) * (x - x0) / (x1 - x0)).max(least)
-        }
-    }
 }
 
 fn print(calibration: &Calibration, format: Format) -> anyhow::Result<()> {
@@ -279,14 +258,5 @@ mod tests {
         let models = [model(590, 10, 400, [80, 20]), model(295, 5, 700, [20, 0])];
         assert_eq!(handoff(&models), Some(2.5));
         assert_eq!(handoff(&[model(590, 10, 400, [80, 0])]), None);
-    }
-
-    #[test]
-    fn latencies_are_interpolated_between_what_was_seen_often() {
-        let seen = [(1, 10.0, 100), (2, 99.0, 3), (4, 16.0, 100), (8, 20.0, 50)];
-        let got: Vec<f64> = [1, 2, 4, 6, 8, 12].iter().map(|batch| interpolate(&seen, *batch)).collect();
-        assert_eq!(got, [10.0, 12.0, 16.0, 18.0, 20.0, 24.0]);
-        assert_eq!(interpolate(&[(3, 7.0, 100)], 1), 7.0);
-        assert_eq!(interpolate(&[(2, 7.0, 100), (3, 9.0, 100)], 1), 7.0, "never below the shortest seen");
     }
 }

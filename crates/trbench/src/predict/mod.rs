@@ -1,10 +1,12 @@
 //! Predicted and measured throughput: calibration of the throughput model, and its validation.
 
+mod adapt;
 mod calibrate;
 mod calibration;
 mod steady;
 mod validate;
 
+pub use adapt::{AdaptArgs, run as run_adapt};
 pub(crate) use calibrate::calibrate_text;
 pub use calibrate::{CalibrateArgs, run as run_calibrate};
 pub use calibration::{Calibration, ModelCalibration};

@@ -88,7 +88,7 @@ pub(super) fn real(config: &Config, requests: usize, window: &Window) -> anyhow:
 }
 
 /// One request after the other until told to stop.
-async fn client_loop(
+pub(super) async fn client_loop(
     engine: &Engine,
     client: u64,
     window: &Window,
