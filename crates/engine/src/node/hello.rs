@@ -33,7 +33,7 @@ pub(super) enum Refusal {
     Mismatch(String),
 }
 
-/// Greets; returns the index of the model at the other end. `is_peer` says whether a model may be there.
+/// Greets; returns the index of the model at the other end. `find` says whether a model may be there.
 pub(super) fn exchange(
     connection: &Secure,
     incoming: &mut Incoming,
