@@ -68,12 +68,17 @@ fn draw(validation: &Validation) -> anyhow::Result<String> {
     let widest = by_n.keys().next_back().copied().unwrap_or(1);
     let top = validation.points.iter().map(|p| p.predicted_tok_s.max(p.ci[1])).fold(0.0, f64::max);
     let emulated = if validation.emulated { " (emulated)" } else { "" };
+    let caption = if validation.emulated {
+        format!("Predicted (lines) and measured (points) throughput{emulated}")
+    } else {
+        "Throughput: predicted (lines; crosses: with the run's own step times) and measured (points)".to_owned()
+    };
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (900, 560)).into_drawing_area();
         area.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&area)
-            .caption(format!("Predicted (lines) and measured (points) throughput{emulated}"), ("sans-serif", 20))
+            .caption(caption, ("sans-serif", 20))
             .margin(16)
             .x_label_area_size(44)
             .y_label_area_size(64)
@@ -96,6 +101,13 @@ fn draw(validation: &Validation) -> anyhow::Result<String> {
                 let at = x(&p.thresholds);
                 ErrorBar::new_vertical(at, p.ci[0], p.measured_tok_s, p.ci[1], color.filled(), 7)
             }))?;
+            // Real machines change their speed after a calibration.
+            chart.draw_series(
+                points
+                    .iter()
+                    .filter(|_| !validation.emulated)
+                    .map(|p| Cross::new((x(&p.thresholds), p.in_run_tok_s), 5, color.stroke_width(2))),
+            )?;
             if let Some(last) = points.last() {
                 let at = (x(&last.thresholds) + 0.25, last.predicted_tok_s);
                 let style = ("sans-serif", 15).into_font().color(&color);
