@@ -96,7 +96,7 @@ generate:
     python3 datasets/make_swe_style.py
 
 # Execute the notebooks on the reference results and keep their output.
-notebooks:
+notebooks: wheel
     python3 -m venv target/notebooks
-    target/notebooks/bin/pip install --quiet -r notebooks/requirements.txt
+    target/notebooks/bin/pip install --quiet -r notebooks/requirements.txt target/wheels/tokenrouter-*.whl
     target/notebooks/bin/python notebooks/run.py --write

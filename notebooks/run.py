@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Executes the notebooks; fails where a cell does. `--write` keeps the new output in the files.
 
-    pip install -r notebooks/requirements.txt && python3 notebooks/run.py [--write]
+    just wheel && pip install -r notebooks/requirements.txt target/wheels/tokenrouter-*.whl && python3 notebooks/run.py [--write]
 """
 
 import pathlib

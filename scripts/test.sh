@@ -30,12 +30,12 @@ target=${CARGO_TARGET_DIR:-target}
 python3 -m pip install --quiet --target "$target/clients" --upgrade openai
 PYTHONPATH="$target/clients" python3 scripts/clients.py --binary "$target/release/trbench"
 
-step "notebooks"
-python3 -m pip install --quiet --target "$target/notebooks" --upgrade -r notebooks/requirements.txt
-PYTHONPATH="$target/notebooks" python3 notebooks/run.py
-
 step "python"
 bash scripts/test_python.sh
+
+step "notebooks"
+python3 -m pip install --quiet --target "$target/notebooks" --upgrade -r notebooks/requirements.txt
+PYTHONPATH="$target/notebooks:$target/python-site" python3 notebooks/run.py
 
 step "documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps --locked
