@@ -26,7 +26,8 @@ step "tests"
 cargo test --release --workspace --locked
 
 step "stock clients"
-target=${CARGO_TARGET_DIR:-target}
+# Absolute: notebooks run in their own folder.
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 python3 -m pip install --quiet --target "$target/clients" --upgrade openai
 PYTHONPATH="$target/clients" python3 scripts/clients.py --binary "$target/release/trbench"
 
