@@ -8,7 +8,7 @@ use clap::Args;
 use indexmap::IndexMap;
 use serde_json::json;
 use tokenrouter_engine::Config;
-use tokenrouter_engine::config::{DeviceConfig, KvDtypeConfig, ModelConfig, RunnerKind};
+use tokenrouter_engine::config::{KvDtypeConfig, ModelConfig};
 use tokenrouter_engine::kv::plan::{DeviceMemory, ModelMemory, common_capacity};
 use tokenrouter_engine::model::{ModelFiles, Shape, locate};
 
@@ -27,9 +27,9 @@ pub struct PlanArgs {
     /// Share of it that may be used: the rest is for the driver, other processes and fragmentation.
     #[arg(long, default_value_t = 0.9)]
     utilization: f64,
-    /// How keys and values are held, instead of `kv.dtype`.
-    #[arg(long)]
-    kv_dtype: Option<KvType>,
+    /// How keys and values are held, instead of what the engine would do: `f32`, `f16` or `bf16`.
+    #[arg(long, value_parser = kv_dtype)]
+    kv_dtype: Option<KvDtypeConfig>,
     /// Output format.
     #[arg(long, default_value = "table")]
     output: Format,
@@ -52,15 +52,8 @@ impl std::str::FromStr for Bytes {
     }
 }
 
-/// Names of element types.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum KvType {
-    /// 32-bit floats.
-    F32,
-    /// IEEE half precision.
-    F16,
-    /// bfloat16.
-    Bf16,
+fn kv_dtype(text: &str) -> Result<KvDtypeConfig, String> {
+    serde_json::from_value(json!(text)).map_err(|_| "expected `f32`, `f16` or `bf16`".into())
 }
 
 /// Prints the plan.
@@ -113,16 +106,9 @@ fn shape(name: &str, model: &ModelConfig) -> anyhow::Result<Shape> {
     }
 }
 
-fn memory(name: &str, model: &ModelConfig, config: &Config, kv: Option<KvType>) -> anyhow::Result<ModelMemory> {
+fn memory(name: &str, model: &ModelConfig, config: &Config, kv: Option<KvDtypeConfig>) -> anyhow::Result<ModelMemory> {
     let shape = shape(name, model)?;
-    let kv = match kv {
-        Some(KvType::F32) => KvDtypeConfig::F32,
-        Some(KvType::F16) => KvDtypeConfig::F16,
-        Some(KvType::Bf16) => KvDtypeConfig::Bf16,
-        // As the engine does: candle on the CPU keeps f32.
-        None if model.runner == RunnerKind::Candle && model.device == DeviceConfig::Cpu => KvDtypeConfig::F32,
-        None => config.kv.dtype,
-    };
+    let kv = kv.unwrap_or_else(|| model.kv_dtype(&config.kv));
     let rows = if model.max_batch == 0 { config.system.max_active } else { model.max_batch };
     Ok(ModelMemory {
         name: name.to_owned(),

@@ -3,6 +3,7 @@
 //! Unknown keys, wrong types and inconsistent values are errors that name the place (`file:line:column`), the value
 //! and what is allowed. [`reference_yaml`] prints every key with its default and meaning, from these very types.
 
+mod batching;
 mod error;
 mod peers;
 mod reference;
@@ -16,6 +17,7 @@ use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use batching::{AdaptationConfig, BatchingConfig, ProfileConfig, ThresholdConfig};
 pub use error::ConfigError;
 pub(crate) use error::nearest;
 pub use peers::PeerEndpoint;
@@ -201,80 +203,6 @@ pub enum ExecutionConfig {
     Standard,
 }
 
-/// When a subserver launches a batch.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct BatchingConfig {
-    /// Delayed batching: one threshold `B_i` per model in the order of `models`, or `auto` (found by the throughput
-    /// model from `batching.profile`), or `adaptive` (as `auto` where the profile is known, and found again from what is
-    /// measured while serving), or `eager` (all 1). A model launches when at least `B_i` requests wait there;
-    /// feasible means `sum(B_i - 1) < max_active`. With fewer active requests the thresholds shrink to stay feasible.
-    pub thresholds: ThresholdConfig,
-    /// Longest time that a request waits below the threshold, in milliseconds.
-    pub max_wait_ms: f64,
-    /// What `auto` computes with.
-    pub profile: Option<ProfileConfig>,
-    /// How `adaptive` follows the load (`docs/concepts/online-adaptation.md`).
-    pub adaptation: AdaptationConfig,
-}
-
-/// How `thresholds: adaptive` follows the load.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct AdaptationConfig {
-    /// Seconds between two looks at the counters.
-    pub period_s: f64,
-    /// Predicted gain in throughput over the thresholds in use below which they stay, as a share: 0.02 is 2 %.
-    pub hysteresis: f64,
-    /// Steps of each model over which routing is estimated; older ones are forgotten.
-    pub memory_steps: usize,
-    /// No threshold is set above this; 0: only feasibility bounds them.
-    pub max_threshold: usize,
-}
-
-impl Default for AdaptationConfig {
-    fn default() -> Self {
-        Self { period_s: 5.0, hysteresis: 0.02, memory_steps: 4096, max_threshold: 0 }
-    }
-}
-
-/// Where thresholds come from.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum ThresholdConfig {
-    /// All 1: launch whatever is ready.
-    #[default]
-    Eager,
-    /// Computed by the throughput model at start-up, for every number of active requests.
-    Auto,
-    /// Computed by the throughput model, from what is measured while serving.
-    Adaptive,
-    /// Given, one per model.
-    Fixed(Vec<u32>),
-}
-
-/// Latencies, routing and commit matrices of the throughput model (`docs/concepts/throughput-model.md`).
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ProfileConfig {
-    /// Step time of each model in milliseconds: a number, or a list by batch size. Emulated models bring their own.
-    #[serde(default)]
-    pub latencies_ms: Option<Vec<LatencyProfile>>,
-    /// `routing[i][j]`: probability that a step on model `i` sends the request to model `j`; rows sum to 1. Random
-    /// routing brings its own.
-    #[serde(default)]
-    pub routing: Option<Vec<Vec<f64>>>,
-    /// `commit[i][j]`: tokens committed by such a step; 1 everywhere when absent.
-    #[serde(default)]
-    pub commit: Option<Vec<Vec<f64>>>,
-    /// Time quantum of the chain in milliseconds.
-    #[serde(default = "default_quantum")]
-    pub quantum_ms: f64,
-}
-
-fn default_quantum() -> f64 {
-    0.1
-}
-
 /// Memory for keys and values.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -330,17 +258,6 @@ impl Default for SystemConfig {
             peer_endpoints: IndexMap::new(),
             peer_timeout_ms: 3000,
             allow_remote_peers: false,
-        }
-    }
-}
-
-impl Default for BatchingConfig {
-    fn default() -> Self {
-        Self {
-            thresholds: ThresholdConfig::Eager,
-            max_wait_ms: 1000.0,
-            profile: None,
-            adaptation: AdaptationConfig::default(),
         }
     }
 }
@@ -479,19 +396,15 @@ impl Config {
     }
 }
 
-impl AdaptationConfig {
-    fn validate(&self) -> Result<(), (&'static str, String)> {
-        let range = |key: &'static str, value: f64, low: f64, high: f64| match (low..=high).contains(&value) {
-            true => Ok(()),
-            false => Err((key, format!("`{key}` is {value}, allowed are {low} to {high}"))),
-        };
-        range("period_s", self.period_s, 0.05, 3600.0)?;
-        range("hysteresis", self.hysteresis, 0.005, 1.0)?;
-        range("memory_steps", self.memory_steps as f64, 256.0, 1e6)
-    }
-}
-
 impl ModelConfig {
+    /// How this model's keys and values are held: the candle runner keeps `f32`, whatever `kv.dtype` says.
+    pub fn kv_dtype(&self, kv: &KvConfig) -> KvDtypeConfig {
+        match self.runner {
+            RunnerKind::Native => kv.dtype,
+            RunnerKind::Candle => KvDtypeConfig::F32,
+        }
+    }
+
     fn validate(&self, name: &str) -> Result<(), (&'static str, String)> {
         let origins = [self.path.is_some(), self.source.is_some(), self.emulated.is_some()];
         if origins.iter().filter(|given| **given).count() != 1 {

@@ -12,8 +12,7 @@ use tokenrouter_kernels::Pool;
 use super::{Engine, EngineError, Inner, LaunchInfo, node, thresholds};
 use crate::adaptation::{Adapter, Worker};
 use crate::config::{
-    ChatTemplateConfig, Config, DeviceConfig, EmulatedConfig, ExecutionConfig, KvDtypeConfig, ModelConfig, RunnerKind,
-    ThresholdConfig,
+    ChatTemplateConfig, Config, DeviceConfig, EmulatedConfig, ExecutionConfig, ModelConfig, RunnerKind, ThresholdConfig,
 };
 use crate::driver::{Clients, Inbound, Lockstep, Outlet, Shared, Station, Streams, Subserver, Survivors};
 use crate::model::{Decoder, ModelError, ModelFiles};
@@ -350,10 +349,7 @@ fn plan_kv(config: &Config, files: &[ModelFiles], context: usize) -> Result<usiz
     if files.is_empty() {
         return Ok(useful.min(EMULATED_KV_TOKENS / block_size));
     }
-    let element = |model: &ModelConfig| match model.runner {
-        RunnerKind::Native => config.kv.dtype.bytes(),
-        RunnerKind::Candle => KvDtypeConfig::F32.bytes(),
-    };
+    let element = |model: &ModelConfig| model.kv_dtype(&config.kv).bytes();
     let models = files.iter().zip(config.models.values());
     let bytes_per_token: usize = models.map(|(file, model)| file.arch.kv_elements_per_token() * element(model)).sum();
     let affordable = config.kv.memory_mib * (1 << 20) / (bytes_per_token * block_size);
