@@ -16,7 +16,7 @@ mod scenario;
 mod trace;
 
 pub use network::{Network, Partition, PathFaults};
-pub use scenario::{Fault, Scenario};
+pub use scenario::{Fault, PingPong, Scenario};
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};

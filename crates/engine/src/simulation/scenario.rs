@@ -346,7 +346,7 @@ fn texts() -> Arc<TokenTexts> {
 
 /// Every third position goes back and forth before anybody writes it.
 #[derive(Debug)]
-struct PingPong;
+pub struct PingPong;
 
 impl RoutingPolicy for PingPong {
     fn route(&self, batch: &mut BatchView<'_>) {

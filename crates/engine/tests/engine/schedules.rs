@@ -9,11 +9,11 @@ use proptest::prelude::*;
 use serde_json::json;
 use tokenrouter_engine::config::{LatencyProfile, RoutingConfig};
 use tokenrouter_engine::reference::{self, ReferenceModel};
+use tokenrouter_engine::routing::RoutingPolicy;
 use tokenrouter_engine::routing::registry::{self, SystemView};
-use tokenrouter_engine::routing::{BatchView, Candidate, Decision, RoutingPolicy, Row};
 use tokenrouter_engine::runner::EmulatedModel;
 use tokenrouter_engine::scheduler::{CoreConfig, ThresholdTable};
-use tokenrouter_engine::simulation::{LinkDelay, Outcome, Simulator};
+use tokenrouter_engine::simulation::{LinkDelay, Outcome, PingPong, Simulator};
 use tokenrouter_engine::tokenizer::TokenTexts;
 use tokenrouter_engine::{CommittedToken, FinishReason, Request, RequestId, SamplingParams};
 
@@ -73,24 +73,6 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
             seed,
         }
     })
-}
-
-/// Every third position goes back and forth before anybody writes it.
-#[derive(Debug)]
-struct PingPong;
-
-impl RoutingPolicy for PingPong {
-    fn route(&self, batch: &mut BatchView<'_>) {
-        batch.decide(|row, _| {
-            let drops = row.state.get::<u32>();
-            *drops = if row.position % 3 == 1 && *drops < 4 { *drops + 1 } else { 0 };
-            if *drops > 0 { Decision::Switch(1 - row.model) } else { Decision::Stay }
-        });
-    }
-
-    fn send(&self, _row: &mut Row, _to: usize) -> Candidate {
-        Candidate::Drop
-    }
 }
 
 fn policy(scenario: &Scenario) -> Arc<dyn RoutingPolicy> {

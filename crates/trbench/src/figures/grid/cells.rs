@@ -34,9 +34,15 @@ impl Plan {
     pub(in crate::figures) fn name(&self) -> String {
         let mut name: String = self.at.join("-").to_lowercase();
         name.retain(|c| c.is_ascii_alphanumeric() || "-.+".contains(c));
-        let digest = crate::fetch::sha256_hex(&mut self.args.join("\n").as_bytes()).unwrap_or_default();
-        format!("{name}-{}", &digest[..8.min(digest.len())])
+        format!("{name}-{}", digest(&self.args.join("\n")))
     }
+}
+
+/// Eight characters that tell texts apart.
+fn digest(text: &str) -> String {
+    let mut digest = crate::fetch::sha256_hex(&mut text.as_bytes()).unwrap_or_default();
+    digest.truncate(8);
+    digest
 }
 
 /// Every combination of the axes. Paths are relative to the folder of the scenario.
@@ -182,11 +188,11 @@ fn calibration(args: &RunArgs, out: &Path, known: &mut HashMap<String, PathBuf>)
     const SECONDS: f64 = 4.0;
     let (origin, text) = run::config_text(args)?;
     let concurrency = args.concurrency[0];
-    let digest = crate::fetch::sha256_hex(&mut format!("{concurrency} {text}").as_bytes()).unwrap_or_default();
+    let digest = digest(&format!("{concurrency} {text}"));
     if let Some(path) = known.get(&digest) {
         return Ok(path.clone());
     }
-    let path = out.join("runs").join(format!("calibration-{}.json", &digest[..8.min(digest.len())]));
+    let path = out.join("runs").join(format!("calibration-{digest}.json"));
     if !path.is_file() {
         let calibration = predict::calibrate_text(&text, &origin, concurrency, SECONDS)?;
         results::write_file(&path, &serde_json::to_vec_pretty(&calibration)?)?;
