@@ -3,6 +3,8 @@
 # Needs Rust, a C compiler and Python 3 with pip; fetches the demo model into the cache on its first run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# Absolute: some steps run in folders of their own.
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 
 step() { printf '\n== %s ==\n' "$*"; }
 
@@ -18,16 +20,17 @@ cargo fmt --all --check
 step "lints"
 cargo clippy --release --workspace --all-targets --locked -- -D warnings
 
+step "build"
+# One profile for everything: see Cargo.toml. And one build: a single crate's would have other features, and compile candle again.
+cargo test --release --workspace --locked --no-run
+
 step "demo model"
-cargo run --release --locked -p trbench -- models fetch demo
+"$target/release/trbench" models fetch demo
 
 step "tests"
-# One profile for everything: see Cargo.toml.
 cargo test --release --workspace --locked
 
 step "stock clients"
-# Absolute: notebooks run in their own folder.
-target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 python3 -m pip install --quiet --target "$target/clients" --upgrade openai
 PYTHONPATH="$target/clients" python3 scripts/clients.py --binary "$target/release/trbench"
 
