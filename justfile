@@ -76,14 +76,27 @@ bench-cpu *ARGS:
     RUSTFLAGS="-C target-cpu=native" cargo build --release --target-dir target/native -p tokenrouter-engine --example bench_candle
     python3 benches/peers/llamacpp_bench.py {{ARGS}}
 
+# The CUDA compiler, from pip: no GPU and no driver needed.
+cuda-toolkit:
+    bash scripts/cuda_toolkit.sh
+
+# The command with CUDA; it starts on machines without, too.
+build-cuda: cuda-toolkit
+    cargo build --release --locked -p trbench --features cuda
+
+# On a GPU machine: all kernels against their references, their speed, and that of whole steps: results/bench/gpu.json.
+gpu-check *ARGS: build-cuda
+    cargo run --release --locked -p trbench --features cuda -- bench-kernels {{ARGS}}
+
 # The table of the README: single models, eager and delayed routing, two concurrencies, in one run.
 compare:
     cargo run --release -p trbench -- run --workload aime --num-prompts 16 --max-tokens 128 --ignore-eos \
         --system single:small,single:large,async,delayed --concurrency 4,8
 
-# All figures: emulated models, and the demo pair on this CPU. Goes on where it was interrupted.
-reproduce-figures *ARGS:
-    cargo run --release -p trbench -- figures {{ARGS}}
+# All figures: emulated models, and the demo pair on this CPU. Goes on where it was interrupted. `just reproduce-figures full`
+# takes four times the requests, and hours.
+reproduce-figures MODE="" *ARGS:
+    cargo run --release -p trbench -- figures {{ if MODE == "full" { "--full" } else { MODE } }} {{ARGS}}
 
 # API documentation, warnings are errors.
 docs:

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # The one test command: formatting, lints, all tests (unit, property, CLI, end to end on the real demo model), docs.
-# Needs Rust, a C compiler and Python 3 with pip; fetches the demo model into the cache on its first run.
+# Needs Rust, a C and a C++ compiler, and Python 3 with pip; fetches the demo model into the cache on its first run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Absolute: some steps run in folders of their own.
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+
+# The CUDA kernels run on the host, so that no GPU is needed to test them; the code for GPUs is built, too.
+features="--features tokenrouter-engine/cuda-emulation,trbench/cuda"
 
 step() { printf '\n== %s ==\n' "$*"; }
 
@@ -14,21 +17,24 @@ for component in rustfmt clippy; do
 done
 python3 -m pip --version
 
+step "CUDA compiler"
+bash scripts/cuda_toolkit.sh
+
 step "format"
 cargo fmt --all --check
 
 step "lints"
-cargo clippy --release --workspace --all-targets --locked -- -D warnings
+cargo clippy --release --workspace --all-targets --locked $features -- -D warnings
 
 step "build"
 # One profile for everything: see Cargo.toml. And one build: a single crate's would have other features, and compile candle again.
-cargo test --release --workspace --locked --no-run
+cargo test --release --workspace --locked $features --no-run
 
 step "demo model"
 "$target/release/trbench" models fetch demo
 
 step "tests"
-cargo test --release --workspace --locked
+cargo test --release --workspace --locked $features
 
 step "stock clients"
 python3 -m pip install --quiet --target "$target/clients" --upgrade openai

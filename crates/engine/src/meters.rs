@@ -160,6 +160,10 @@ pub struct Meters {
     pub rows: Number,
     /// Nanoseconds that rows waited between ready and launch.
     pub buffer_wait_nanos: Number,
+    /// Steps that were one launch of a CUDA graph, and steps on CUDA that no captured shape held.
+    pub graph_hits: Number,
+    /// See `graph_hits`.
+    pub graph_misses: Number,
     /// Handoffs to each model.
     pub handoffs: Vec<Number>,
     /// Tokens that travelled with them.
@@ -192,6 +196,8 @@ impl Meters {
             prefix_hits: Number::default(),
             rows: Number::default(),
             buffer_wait_nanos: Number::default(),
+            graph_hits: Number::default(),
+            graph_misses: Number::default(),
             handoffs: numbers(),
             handoff_tokens: numbers(),
             batch_size: Histogram::new(ROWS),

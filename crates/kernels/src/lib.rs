@@ -8,6 +8,7 @@
 //! This is the only crate that may use `unsafe`.
 
 mod attention;
+pub mod cuda;
 mod decoder;
 mod isa;
 mod kv;
@@ -43,6 +44,14 @@ pub enum Error {
         got: usize,
         /// What is allowed.
         expected: String,
+    },
+    /// A device failed, or is not there.
+    #[error("{what}: {reason}")]
+    Device {
+        /// What was to be done.
+        what: &'static str,
+        /// Why it was not.
+        reason: String,
     },
     /// Threads could not be started.
     #[error("cannot start {threads} threads: {reason}")]

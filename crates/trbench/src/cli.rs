@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use tokenrouter_engine::EngineError;
 
 use crate::{
-    compare, convert, dataset, draft, fetch, figures, nodes, optimize, plan_memory, predict, report, run, serve,
+    compare, convert, dataset, draft, fetch, figures, gpu, nodes, optimize, plan_memory, predict, report, run, serve,
     simulate, soak, sweep, trace, train,
 };
 
@@ -61,6 +61,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// How many tokens fit into the memory of devices beside the weights, there or not.
     PlanMemory(plan_memory::PlanArgs),
+    /// Check the CUDA kernels on a GPU, and time them and whole steps beside the device's bandwidth.
+    BenchKernels(gpu::BenchKernelsArgs),
     /// Make the key of a node, for a system whose models run on two nodes.
     Keygen(nodes::KeygenArgs),
     /// Measure what a handoff between two nodes of this machine costs, and their throughput against one process.
@@ -133,6 +135,7 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::Soak(args) => soak::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::PlanMemory(args) => plan_memory::run(&args),
+        Command::BenchKernels(args) => gpu::run(&args),
         Command::Keygen(args) => nodes::run_keygen(&args),
         Command::BenchLink(args) => nodes::run_bench_link(&args),
         Command::Models { command } => fetch::run(&command),

@@ -7,6 +7,7 @@ pub mod dataset;
 pub mod draft;
 pub mod fetch;
 pub mod figures;
+pub mod gpu;
 pub mod grade;
 pub mod nodes;
 pub mod offline;

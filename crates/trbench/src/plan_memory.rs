@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use indexmap::IndexMap;
 use serde_json::json;
 use tokenrouter_engine::Config;
 use tokenrouter_engine::config::{KvDtypeConfig, ModelConfig};
-use tokenrouter_engine::kv::plan::{DeviceMemory, ModelMemory, common_capacity};
+use tokenrouter_engine::kv::plan::{DeviceMemory, ModelMemory, common_capacity, devices};
 use tokenrouter_engine::model::{ModelFiles, Shape, locate};
 
 use crate::cli::usage;
@@ -62,15 +61,9 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         return Err(usage(format!("--utilization {} is not allowed, allowed is above 0 up to 1", args.utilization)));
     }
     let config = Config::from_file(&args.config)?;
-    let mut devices: IndexMap<String, DeviceMemory> = IndexMap::new();
     let budget = (args.device_memory.0 as f64 * args.utilization) as u64;
-    for (name, model) in &config.models {
-        let device = model.device.to_string();
-        let memory = memory(name, model, &config, args.kv_dtype)?;
-        let entry = DeviceMemory { name: device.clone(), budget, models: Vec::new() };
-        devices.entry(device).or_insert(entry).models.push(memory);
-    }
-    let devices: Vec<DeviceMemory> = devices.into_values().collect();
+    let shapes = config.models.iter().map(|(name, model)| shape(name, model)).collect::<anyhow::Result<Vec<_>>>()?;
+    let devices = devices(&config, &shapes, args.kv_dtype, |_| budget);
     let block_size = config.kv.block_size as u64;
     let capacity = common_capacity(&devices, block_size).map_err(|why| usage(why.to_string()))?;
     print(&devices, (capacity.blocks, capacity.tokens, block_size), args.output)?;
@@ -104,18 +97,6 @@ fn shape(name: &str, model: &ModelConfig) -> anyhow::Result<Shape> {
             )))
         }
     }
-}
-
-fn memory(name: &str, model: &ModelConfig, config: &Config, kv: Option<KvDtypeConfig>) -> anyhow::Result<ModelMemory> {
-    let shape = shape(name, model)?;
-    let kv = kv.unwrap_or_else(|| model.kv_dtype(&config.kv));
-    let rows = if model.max_batch == 0 { config.system.max_active } else { model.max_batch };
-    Ok(ModelMemory {
-        name: name.to_owned(),
-        weights: shape.weight_bytes(model.dtype),
-        workspace: shape.workspace_bytes(model.scheduler.max_step_tokens.max(rows), rows),
-        kv_per_token: (shape.arch.kv_elements_per_token() * kv.bytes()) as u64,
-    })
 }
 
 fn print(

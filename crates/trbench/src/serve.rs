@@ -13,6 +13,7 @@ use tokenrouter_engine::{Config, Engine, server};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::fetch;
+use crate::gpu::DeviceChoice;
 use crate::predict::Calibration;
 
 /// Arguments of `trbench serve`.
@@ -24,6 +25,10 @@ pub struct ServeArgs {
     /// The model of this node, when each model of the configuration has its own (`system.peer_endpoints`).
     #[arg(long, value_name = "MODEL", env = "TRBENCH_LOCAL_MODEL")]
     local_model: Option<String>,
+    /// Where all models compute, instead of what the configuration says: `cpu`, `cuda:N`, or `auto`: the first GPU, or the
+    /// CPU with a warning.
+    #[arg(long, env = "TRBENCH_DEVICE")]
+    device: Option<DeviceChoice>,
     /// A calibration of this system: thresholds are computed from it, for every number of active requests.
     #[arg(long, env = "TRBENCH_CALIBRATION")]
     calibration: Option<PathBuf>,
@@ -63,6 +68,7 @@ enum LogFormat {
 /// Serves until interrupted.
 pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let mut config = Config::from_file(&args.config)?;
+    crate::gpu::place(&mut config, args.device)?;
     if let Some(path) = &args.calibration {
         Calibration::read(path)?.apply(&mut config)?;
     }

@@ -49,7 +49,7 @@ pub struct Config {
 }
 
 /// One model and the subserver that runs it. Exactly one of `path`, `source` and `emulated` is needed.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelConfig {
     /// A GGUF file, or a directory with `config.json`, `tokenizer.json` and `*.safetensors`. Here and elsewhere, relative
@@ -65,10 +65,14 @@ pub struct ModelConfig {
     pub patch: Option<PathBuf>,
     /// How weights are held: `native` (as in the file), or dequantised to `f32`, `bf16` or `f16`.
     pub dtype: WeightDtype,
-    /// `native`: this project's CPU kernels. `candle`: tensors of the candle library, on any device.
+    /// `native`: this project's kernels, for CPUs and for CUDA. `candle`: tensors of the candle library, on the CPU.
     pub runner: RunnerKind,
     /// `cpu`, or `cuda:N` in a build that has CUDA.
     pub device: DeviceConfig,
+    /// Tensor parallelism: this many CUDA devices, from `device` on, hold a part of the model each.
+    pub tp_size: usize,
+    /// Steps that are captured as CUDA graphs.
+    pub cuda_graphs: CudaGraphsConfig,
     /// Threads that compute this model's steps. 0: the machine's cores divided among the models.
     pub threads: usize,
     /// Cores that these threads are pinned to; not pinned when absent.
@@ -120,7 +124,7 @@ pub enum WeightDtype {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RunnerKind {
-    /// This project's CPU kernels.
+    /// This project's kernels.
     #[default]
     Native,
     /// Candle tensors.
@@ -128,7 +132,7 @@ pub enum RunnerKind {
 }
 
 /// Where a model computes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum DeviceConfig {
     /// The CPU.
     #[default]
@@ -203,12 +207,53 @@ pub enum ExecutionConfig {
     Standard,
 }
 
+/// Shapes of steps that are captured as CUDA graphs at launch. A step takes the smallest one that holds it, and runs kernel
+/// by kernel where there is none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CudaGraphsConfig {
+    /// Batch sizes of steps in which every request brings one token.
+    pub decode: Vec<usize>,
+    /// `[batch size, tokens]` of steps in which some bring more, such as those that return from another model.
+    pub extend: Vec<[usize; 2]>,
+}
+
+impl Default for CudaGraphsConfig {
+    fn default() -> Self {
+        Self { decode: vec![1, 2, 4, 8, 16, 32], extend: vec![[1, 4], [2, 8], [4, 16], [8, 32], [16, 64]] }
+    }
+}
+
+impl CudaGraphsConfig {
+    /// Shapes as tokens and rows.
+    pub(crate) fn shapes(&self) -> Vec<(usize, usize)> {
+        let decode = self.decode.iter().map(|batch| (*batch, *batch));
+        decode.chain(self.extend.iter().map(|[batch, tokens]| (*tokens, *batch))).collect()
+    }
+
+    fn validate(&self, name: &str) -> Result<(), (&'static str, String)> {
+        for (tokens, batch) in self.shapes() {
+            if batch == 0 || tokens < batch || tokens > 512 {
+                let message = format!(
+                    "model `{name}`: a graph for {batch} requests and {tokens} tokens is not possible, allowed are 1 to \
+                     512 tokens, and at least one per request"
+                );
+                return Err(("cuda_graphs", message));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Memory for keys and values.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KvConfig {
-    /// Budget over all models, in MiB. It is divided so that every model holds the same number of tokens.
+    /// Budget over all models, in MiB. It is divided so that every model holds the same number of tokens. 0, where all
+    /// models are on CUDA devices: what those have left after weights and workspace.
     pub memory_mib: usize,
+    /// Share of a CUDA device's free memory that may be used: the rest is for the driver and fragmentation.
+    pub device_utilization: f64,
     /// Tokens per block: 16, 32 or 64.
     pub block_size: usize,
     /// How keys and values are held: `f32`, `f16` or `bf16`. `runner: candle` keeps `f32` whatever this says.
@@ -238,6 +283,27 @@ impl KvDtypeConfig {
     }
 }
 
+impl Default for ModelConfig {
+    fn default() -> Self {
+        Self {
+            path: None,
+            source: None,
+            emulated: None,
+            layers: None,
+            patch: None,
+            dtype: WeightDtype::default(),
+            runner: RunnerKind::default(),
+            device: DeviceConfig::default(),
+            tp_size: 1,
+            cuda_graphs: CudaGraphsConfig::default(),
+            threads: 0,
+            cores: None,
+            max_batch: 0,
+            scheduler: SchedulerConfig::default(),
+        }
+    }
+}
+
 impl Default for SchedulerConfig {
     fn default() -> Self {
         Self { max_step_tokens: 256 }
@@ -264,7 +330,13 @@ impl Default for SystemConfig {
 
 impl Default for KvConfig {
     fn default() -> Self {
-        Self { memory_mib: 1024, block_size: 16, dtype: KvDtypeConfig::F32, prefix_cache: true }
+        Self {
+            memory_mib: 1024,
+            device_utilization: 0.9,
+            block_size: 16,
+            dtype: KvDtypeConfig::F32,
+            prefix_cache: true,
+        }
     }
 }
 
@@ -347,6 +419,16 @@ impl Config {
         }
         if ![16, 32, 64].contains(&self.kv.block_size) {
             return Err(("block_size", format!("`block_size` is {}, allowed are 16, 32, 64", self.kv.block_size)));
+        }
+        let share = self.kv.device_utilization;
+        if !(share > 0.0 && share <= 1.0) {
+            let message = format!("`device_utilization` is {share}, allowed is above 0 up to 1");
+            return Err(("device_utilization", message));
+        }
+        let on_cpu = self.models.iter().find(|(_, model)| model.device == DeviceConfig::Cpu);
+        if let Some((name, _)) = on_cpu.filter(|_| self.kv.memory_mib == 0) {
+            let message = format!("`memory_mib` of 0 is for models on CUDA devices, and `{name}` is on the CPU");
+            return Err(("memory_mib", message));
         }
         self.validate_peers()
     }
@@ -431,13 +513,17 @@ impl ModelConfig {
                 return Err(("latency_ms", format!("`latency_ms` of model `{name}` must be above 0, got {values:?}")));
             }
         }
-        if self.runner == RunnerKind::Native && self.device != DeviceConfig::Cpu {
-            return Err((
-                "device",
-                format!("model `{name}`: `runner: native` computes on `cpu`; use `runner: candle`"),
-            ));
+        if self.runner == RunnerKind::Candle && self.device != DeviceConfig::Cpu {
+            let message = format!("model `{name}`: `runner: candle` computes on `cpu`; use `runner: native`");
+            return Err(("device", message));
         }
-        Ok(())
+        if self.tp_size == 0 || self.tp_size > 64 {
+            return Err(("tp_size", format!("model `{name}`: `tp_size` is {}, allowed are 1 to 64", self.tp_size)));
+        }
+        if self.tp_size > 1 && self.device == DeviceConfig::Cpu {
+            return Err(("tp_size", format!("model `{name}`: `tp_size` above 1 needs `device: cuda:N`")));
+        }
+        self.cuda_graphs.validate(name)
     }
 }
 

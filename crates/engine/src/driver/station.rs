@@ -140,6 +140,11 @@ impl Station {
         match result {
             Ok(Ok(())) => {
                 self.shared.meters.generated.add(self.output.tokens.len() as u64);
+                match self.output.graph {
+                    Some(true) => self.shared.meters.graph_hits.add(1),
+                    Some(false) => self.shared.meters.graph_misses.add(1),
+                    None => {}
+                }
                 self.core.step_done(now, took, &self.output, &mut self.actions);
             }
             Ok(Err(error)) => self.core.step_failed(now, &error.to_string(), &mut self.actions),

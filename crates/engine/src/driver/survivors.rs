@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::request::{ModelIndex, RequestId};
+use crate::routing::heads::Head;
 use crate::routing::{BatchView, Candidate, Matrix, RequestState, RoutingPolicy, Row, SignalNeeds};
 
 /// A policy that keeps the state of a request from one visit to the next.
@@ -32,6 +33,10 @@ impl Survivors {
 impl RoutingPolicy for Survivors {
     fn needs(&self, model: ModelIndex) -> SignalNeeds {
         self.inner.needs(model)
+    }
+
+    fn head(&self, model: ModelIndex) -> Option<Arc<Head>> {
+        self.inner.head(model)
     }
 
     fn transition_model(&self) -> Option<(Matrix, Matrix)> {

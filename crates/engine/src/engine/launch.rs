@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use candle_core::Device;
-use tokenrouter_kernels::Pool;
+use tokenrouter_kernels::{Pool, cuda};
 
 use super::{Engine, EngineError, Inner, LaunchInfo, node, thresholds};
 use crate::adaptation::{Adapter, Worker};
@@ -15,14 +15,16 @@ use crate::config::{
     ChatTemplateConfig, Config, DeviceConfig, EmulatedConfig, ExecutionConfig, ModelConfig, RunnerKind, ThresholdConfig,
 };
 use crate::driver::{Clients, Inbound, Lockstep, Outlet, Shared, Station, Streams, Subserver, Survivors};
-use crate::model::{Decoder, ModelError, ModelFiles};
+use crate::kv;
+use crate::model::{Decoder, ModelError, ModelFiles, Shape};
 use crate::node::{Node, NodePlan, epoch_millis};
 use crate::profile::Recorder;
 use crate::request::ModelIndex;
 use crate::routing::RoutingPolicy;
 use crate::routing::registry::{BuiltPolicy, SystemView};
 use crate::runner::{
-    CandleRunner, EmulatedModel, EmulatedRunner, ModelRunner, NativeRunner, RunnerOptions, missing_signal,
+    CandleRunner, CudaRunner, CudaShapes, EmulatedModel, EmulatedRunner, ModelRunner, NativeRunner, RunnerOptions,
+    missing_signal,
 };
 use crate::scheduler::{Core, CoreConfig, ThresholdTable};
 use crate::tokenizer::{TextCodec, TokenTexts};
@@ -275,11 +277,12 @@ fn describe(name: &str, model: &ModelConfig, threads: usize) -> String {
     let origin = origin.or_else(|| model.source.clone()).unwrap_or_default();
     let layers = model.layers.as_ref().map(|keep| format!(", {} layers kept", keep.len())).unwrap_or_default();
     let dtype = serde_json::to_value(model.dtype).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
-    format!(
-        "{name}: {origin}{layers}, {dtype} weights, {threads} {} on {}",
-        if threads == 1 { "thread" } else { "threads" },
-        model.device
-    )
+    let place = match (model.device, model.tp_size) {
+        (DeviceConfig::Cpu, _) => format!("{threads} {} on cpu", if threads == 1 { "thread" } else { "threads" }),
+        (device, 1) => device.to_string(),
+        (DeviceConfig::Cuda(first), ranks) => format!("cuda:{first} to cuda:{}", first + ranks - 1),
+    };
+    format!("{name}: {origin}{layers}, {dtype} weights, {place}")
 }
 
 fn open_models(config: &Config) -> Result<Vec<ModelFiles>, EngineError> {
@@ -349,6 +352,10 @@ fn plan_kv(config: &Config, files: &[ModelFiles], context: usize) -> Result<usiz
     if files.is_empty() {
         return Ok(useful.min(EMULATED_KV_TOKENS / block_size));
     }
+    let on_devices = device_capacity(config, files)?;
+    if config.kv.memory_mib == 0 {
+        return Ok(useful.min(on_devices));
+    }
     let element = |model: &ModelConfig| model.kv_dtype(&config.kv).bytes();
     let models = files.iter().zip(config.models.values());
     let bytes_per_token: usize = models.map(|(file, model)| file.arch.kv_elements_per_token() * element(model)).sum();
@@ -360,7 +367,32 @@ fn plan_kv(config: &Config, files: &[ModelFiles], context: usize) -> Result<usiz
             bytes_per_token * block_size / 1024
         )));
     }
-    Ok(useful.min(affordable))
+    Ok(useful.min(affordable).min(on_devices))
+}
+
+/// Blocks that CUDA devices have room for beside weights and workspace, as `trbench plan-memory` computes it; no limit
+/// where there are none.
+fn device_capacity(config: &Config, files: &[ModelFiles]) -> Result<usize, EngineError> {
+    if config.models.values().all(|model| model.device == DeviceConfig::Cpu) {
+        return Ok(usize::MAX);
+    }
+    let unusable = |error: &dyn std::fmt::Display| EngineError::Unusable(error.to_string());
+    let shapes = files.iter().map(Shape::of).collect::<Result<Vec<_>, _>>().map_err(|error| unusable(&error))?;
+    let mut free = Ok(());
+    let devices = kv::plan::devices(config, &shapes, None, |device| {
+        let DeviceConfig::Cuda(ordinal) = device else { return u64::MAX };
+        let memory = cuda::Device::cuda(ordinal).and_then(|device| device.memory());
+        let bytes = memory.map(|memory| memory.map_or(u64::MAX, |(free, _)| free as u64));
+        let bytes = bytes.unwrap_or_else(|error| {
+            free = Err(unusable(&error));
+            0
+        });
+        (bytes as f64 * config.kv.device_utilization) as u64
+    });
+    free?;
+    let capacity =
+        kv::plan::common_capacity(&devices, config.kv.block_size as u64).map_err(|error| unusable(&error))?;
+    Ok(usize::try_from(capacity.blocks).unwrap_or(usize::MAX))
 }
 
 /// Threads of each model, and warnings where they are more than the machine's cores.
@@ -371,12 +403,27 @@ fn divide_threads(config: &Config, local: Option<ModelIndex>) -> (Vec<usize>, Ve
         config.models.values().map(|model| if model.threads == 0 { share } else { model.threads }).collect();
     let real = config.models.values().zip(&threads).enumerate();
     let real = real.filter(|(index, (model, _))| model.emulated.is_none() && local.is_none_or(|local| local == *index));
-    let total: usize = real.map(|(_, (_, threads))| threads).sum();
+    let on_cpu = real.clone().filter(|(_, (model, _))| model.device == DeviceConfig::Cpu);
+    let total: usize = on_cpu.map(|(_, (_, threads))| threads).sum();
     let mut warnings = Vec::new();
+    let shares_gpu = local.is_some() && real.clone().any(|(_, (model, _))| model.device != DeviceConfig::Cpu);
+    if shares_gpu && !mps_runs() {
+        warnings.push(
+            "CUDA MPS does not run: processes that share a GPU take turns on it instead of running side by side \
+             (docs/guides/gpu.md)"
+                .into(),
+        );
+    }
     if total > cores {
         warnings.push(format!("models use {total} threads on {cores} cores: they will slow each other down"));
     }
     (threads, warnings)
+}
+
+/// Whether the control daemon of CUDA MPS has left its pipes where clients look for them.
+fn mps_runs() -> bool {
+    let folder = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").unwrap_or_else(|| "/tmp/nvidia-mps".into());
+    std::path::Path::new(&folder).join("control").exists()
 }
 
 /// What each model's runner has to know.
@@ -401,6 +448,7 @@ fn runner_options(
                     eos: common.eos.clone(),
                     kv,
                     kv_dtype: config.kv.dtype,
+                    head: policy.head(index),
                 }),
             }
         })
@@ -433,7 +481,7 @@ fn load_runners(
         let loads: Vec<_> = models
             .map(|(index, ((name, model), file))| {
                 let load = scope.spawn(move || {
-                    load_runner(model, &file, &options[index], threads[index])
+                    load_runner(model, &file, &options[index], (threads[index], config.system.max_active))
                         .map_err(|source| EngineError::Model { name: name.clone(), source: Box::new(source) })
                 });
                 (index, load)
@@ -454,26 +502,29 @@ fn load_runner(
     model: &ModelConfig,
     files: &ModelFiles,
     options: &RunnerOptions,
-    threads: usize,
+    (threads, max_active): (usize, usize),
 ) -> Result<Box<dyn ModelRunner>, ModelError> {
-    if model.runner == RunnerKind::Native {
-        let pool = Pool::new(threads, model.cores.clone())
-            .map_err(|error| ModelError::invalid(files.weights.path(), error.to_string()))?;
-        return Ok(Box::new(NativeRunner::load(
-            &files.arch,
-            (&files.weights, &files.patches),
-            model.dtype,
-            options,
-            pool,
-        )?));
-    }
     let path = files.weights.path();
-    let device = match model.device {
-        DeviceConfig::Cpu => Device::Cpu,
-        DeviceConfig::Cuda(ordinal) => Device::new_cuda(ordinal).map_err(|error| ModelError::tensor(path, error))?,
-    };
-    let decoder = Decoder::load(&files.arch, (&files.weights, &files.patches), model.dtype, &device, options.kv)?;
-    let runner = CandleRunner::new(decoder, options, threads, model.cores.clone())
-        .map_err(|error| ModelError::NotFound(format!("cannot start {threads} threads: {error}")))?;
-    Ok(Box::new(runner))
+    let failed = |error: tokenrouter_kernels::Error| ModelError::invalid(path, error.to_string());
+    let weights = (&files.weights, &files.patches);
+    match (model.runner, model.device) {
+        (RunnerKind::Native, DeviceConfig::Cpu) => {
+            let pool = Pool::new(threads, model.cores.clone()).map_err(failed)?;
+            Ok(Box::new(NativeRunner::load(&files.arch, weights, model.dtype, options, pool)?))
+        }
+        (RunnerKind::Native, DeviceConfig::Cuda(first)) => {
+            let devices = (first..first + model.tp_size).map(cuda::Device::cuda).collect::<Result<Vec<_>, _>>();
+            let rows = if model.max_batch == 0 { max_active } else { model.max_batch.min(max_active) };
+            let shapes =
+                CudaShapes { tokens: model.scheduler.max_step_tokens + rows, rows, graphs: model.cuda_graphs.shapes() };
+            let devices = devices.map_err(failed)?;
+            Ok(Box::new(CudaRunner::load(&files.arch, weights, model.dtype, options, (&devices, &shapes))?))
+        }
+        (RunnerKind::Candle, _) => {
+            let decoder = Decoder::load(&files.arch, weights, model.dtype, &Device::Cpu, options.kv)?;
+            let runner = CandleRunner::new(decoder, options, threads, model.cores.clone())
+                .map_err(|error| ModelError::NotFound(format!("cannot start {threads} threads: {error}")))?;
+            Ok(Box::new(runner))
+        }
+    }
 }

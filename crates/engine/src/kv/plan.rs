@@ -3,6 +3,11 @@
 //! A routed request has keys and values at every model that it visited, so the models need the same capacity in tokens,
 //! however different their sizes are.
 
+use indexmap::IndexMap;
+
+use crate::config::{Config, DeviceConfig, KvDtypeConfig, ModelConfig};
+use crate::model::Shape;
+
 /// What a model takes on its device, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelMemory {
@@ -25,6 +30,48 @@ pub struct DeviceMemory {
     pub budget: u64,
     /// The models on it.
     pub models: Vec<ModelMemory>,
+}
+
+/// What the models of a configuration take on each device, in the order in which devices are first named. `shapes` are in
+/// the order of the models; `budget` says how much of a device may be used. `kv` is how keys and values are held, where that
+/// is not what the engine would do.
+pub fn devices(
+    config: &Config,
+    shapes: &[Shape],
+    kv: Option<KvDtypeConfig>,
+    mut budget: impl FnMut(DeviceConfig) -> u64,
+) -> Vec<DeviceMemory> {
+    let mut devices: IndexMap<DeviceConfig, DeviceMemory> = IndexMap::new();
+    for ((name, model), shape) in config.models.iter().zip(shapes) {
+        let memory = ModelMemory::of(name, model, config, shape, kv);
+        for rank in 0..model.tp_size {
+            let device = match model.device {
+                DeviceConfig::Cpu => DeviceConfig::Cpu,
+                DeviceConfig::Cuda(first) => DeviceConfig::Cuda(first + rank),
+            };
+            let entry = devices.entry(device).or_insert_with(|| DeviceMemory {
+                name: device.to_string(),
+                budget: budget(device),
+                models: Vec::new(),
+            });
+            entry.models.push(memory.clone());
+        }
+    }
+    devices.into_values().collect()
+}
+
+impl ModelMemory {
+    /// What a model takes on its device, or on each of its devices.
+    fn of(name: &str, model: &ModelConfig, config: &Config, shape: &Shape, kv: Option<KvDtypeConfig>) -> Self {
+        let kv = kv.unwrap_or_else(|| model.kv_dtype(&config.kv));
+        let rows = if model.max_batch == 0 { config.system.max_active } else { model.max_batch };
+        Self {
+            name: name.to_owned(),
+            weights: shape.weight_bytes_per_rank(model.dtype, model.tp_size as u64),
+            workspace: shape.workspace_bytes(model.scheduler.max_step_tokens.max(rows), rows),
+            kv_per_token: (shape.arch.kv_elements_per_token() * kv.bytes() / model.tp_size) as u64,
+        }
+    }
 }
 
 /// The common capacity.

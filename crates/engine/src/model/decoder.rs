@@ -1,7 +1,7 @@
-//! The transformer over candle tensors: any device, and on the CPU independent of batching to the last bit.
+//! The transformer over candle tensors, independent of batching to the last bit.
 //!
-//! Rows are ragged: each brings 1..k new tokens at its own positions and reads its own KV blocks. On the CPU every
-//! matrix product is done one row at a time, because candle's floating-point product takes another path (and rounds
+//! Rows are ragged: each brings 1..k new tokens at its own positions and reads its own KV blocks. Every float
+//! product is done one row at a time, because candle's floating-point product takes another path (and rounds
 //! differently) for one row than for several. Quantised products work by row anyway. The native runner is the fast one.
 
 use candle_core::quantized::QMatMul;

@@ -90,6 +90,15 @@ impl Shape {
         }
     }
 
+    /// Bytes of the weights that each of `ranks` ranks holds: its part of the layers, and all of embedding and head.
+    pub fn weight_bytes_per_rank(&self, dtype: WeightDtype, ranks: u64) -> u64 {
+        let all = self.weight_bytes(dtype);
+        let tables = (if self.tied { 1 } else { 2 }) * (self.arch.vocab * self.arch.d_model) as u64;
+        // In the proportion of the numbers, whatever their types are.
+        let shared = (u128::from(all) * u128::from(tables) / u128::from(self.parameters().max(1))) as u64;
+        shared + (all - shared).div_ceil(ranks.max(1))
+    }
+
     /// Bytes of the activations of a step of `tokens` tokens that asks for logits of `rows` of them, in f32: the residual
     /// stream and what attention and the feed-forward layer hold beside it.
     pub fn workspace_bytes(&self, tokens: usize, rows: usize) -> u64 {

@@ -1,6 +1,7 @@
 //! CITER (arXiv 2502.01976): a network on the small model's hidden state says how sure it is that the small model suffices.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,6 @@ impl Method for Citer {
     fn build(self, system: &SystemView) -> BuiltPolicy {
         let head = load_head("citer", required_weights("citer", &self.weights)?, HeadKind::CiterMlp, system)?;
         let threshold = threshold(self.threshold, head.threshold())?;
-        Ok(Scored::policy(system.pair("citer")?, Scorer::Head(Box::new(head)), threshold, Hard::Below))
+        Ok(Scored::policy(system.pair("citer")?, Scorer::Head(Arc::new(head)), threshold, Hard::Below))
     }
 }

@@ -4,6 +4,7 @@
 //! either a row of the small model's own head, or a head file beside an unchanged model.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -60,7 +61,7 @@ impl Method for CoLlm {
         } else {
             let head = load_head("collm", &self.weights, HeadKind::DeferralRow, system)?;
             let threshold = head.threshold();
-            (Scorer::Head(Box::new(head)), threshold)
+            (Scorer::Head(Arc::new(head)), threshold)
         };
         let threshold = self.threshold.or(of_file).unwrap_or(0.5);
         Ok(Scored::policy(pair, scorer, threshold, Hard::Above))

@@ -28,6 +28,8 @@ mod state;
 pub use signals::{SignalNeeds, Signals};
 pub use state::RequestState;
 
+use std::sync::Arc;
+
 use crate::keyed::{Purpose, draw_unit};
 use crate::request::{ModelIndex, RequestId};
 use crate::runner::StepOutput;
@@ -145,6 +147,13 @@ pub trait RoutingPolicy: Send + Sync + std::fmt::Debug {
     fn needs(&self, model: ModelIndex) -> SignalNeeds {
         let _ = model;
         SignalNeeds::default()
+    }
+
+    /// The head whose scores of `model`'s rows are all that [`Self::route`] reads of its signals. A runner that can
+    /// computes them itself, into [`StepOutput::scores`], and gives nothing else; the policy must bear both.
+    fn head(&self, model: ModelIndex) -> Option<Arc<heads::Head>> {
+        let _ = model;
+        None
     }
 
     /// The routing and commit matrices `(P, C)` of the throughput model, where they follow from the method alone.

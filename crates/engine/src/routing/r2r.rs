@@ -2,6 +2,7 @@
 //! whether the candidate would diverge from what the large model writes.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -44,6 +45,6 @@ impl Method for R2r {
     fn build(self, system: &SystemView) -> BuiltPolicy {
         let head = load_head("r2r", required_weights("r2r", &self.weights)?, HeadKind::R2rMlp, system)?;
         let threshold = threshold(self.threshold, head.threshold())?;
-        Ok(Scored::policy(system.pair("r2r")?, Scorer::Head(Box::new(head)), threshold, Hard::AtLeast))
+        Ok(Scored::policy(system.pair("r2r")?, Scorer::Head(Arc::new(head)), threshold, Hard::AtLeast))
     }
 }

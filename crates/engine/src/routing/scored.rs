@@ -2,7 +2,7 @@
 //! dropped and the large model borrowed for that one token.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::heads::{Head, HeadKind, R2rInputs};
 use super::registry::{SystemView, check_unit};
@@ -36,7 +36,7 @@ impl Hard {
 #[derive(Debug)]
 pub(super) enum Scorer {
     /// A head on the small model's hidden state.
-    Head(Box<Head>),
+    Head(Arc<Head>),
     /// The logit of a row of the small model's own output matrix that is no token.
     Row(u32),
 }
@@ -121,6 +121,11 @@ impl Scored {
     fn score(&self, batch: &BatchView<'_>, buffers: &mut Buffers) -> Result<(), String> {
         let output = batch.output();
         let Buffers { logits, scores } = buffers;
+        if !output.scores.is_empty() {
+            // The runner has run the head where the model ran.
+            scores.clone_from(&output.scores);
+            return Ok(());
+        }
         let result = match &self.scorer {
             Scorer::Row(_) => {
                 scores.clear();
@@ -155,6 +160,13 @@ impl RoutingPolicy for Scored {
                 top_logits: head.sizes().top_logits.unwrap_or_default(),
                 ..SignalNeeds::default()
             },
+        }
+    }
+
+    fn head(&self, model: ModelIndex) -> Option<Arc<Head>> {
+        match &self.scorer {
+            Scorer::Head(head) if model == self.small => Some(Arc::clone(head)),
+            _ => None,
         }
     }
 

@@ -1,19 +1,24 @@
 //! Runners: what computes the steps of one model.
 
 mod candle;
+mod cuda;
 mod emulated;
 mod native;
 mod output;
 pub(crate) mod sampler;
 
 pub use candle::CandleRunner;
+pub use cuda::{CudaRunner, CudaShapes};
 pub(crate) use emulated::missing_signal;
 pub use emulated::{EmulatedModel, EmulatedRunner};
 pub use native::NativeRunner;
 pub use output::{Softmax, StepOutput};
 
+use std::sync::Arc;
+
 use crate::config::KvDtypeConfig;
 use crate::routing::SignalNeeds;
+use crate::routing::heads::Head;
 use crate::scheduler::Batch;
 
 /// What a runner needs to know besides its model.
@@ -29,6 +34,8 @@ pub struct RunnerOptions {
     pub kv: (usize, usize),
     /// How the native runner holds keys and values.
     pub kv_dtype: KvDtypeConfig,
+    /// A routing head, to be run by a runner that can.
+    pub head: Option<Arc<Head>>,
 }
 
 /// A forward pass failed.
@@ -38,7 +45,7 @@ pub enum RunnerError {
     /// In candle.
     #[error("forward pass failed: {0}")]
     Tensor(#[from] candle_core::Error),
-    /// In the CPU kernels.
+    /// In this project's kernels.
     #[error("forward pass failed: {0}")]
     Native(#[from] tokenrouter_kernels::Error),
 }

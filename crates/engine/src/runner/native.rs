@@ -229,7 +229,7 @@ impl Loader<'_> {
     }
 }
 
-fn kv_dtype(config: KvDtypeConfig) -> KvDtype {
+pub(super) fn kv_dtype(config: KvDtypeConfig) -> KvDtype {
     match config {
         KvDtypeConfig::F32 => KvDtype::F32,
         KvDtypeConfig::F16 => KvDtype::F16,
@@ -237,7 +237,7 @@ fn kv_dtype(config: KvDtypeConfig) -> KvDtype {
     }
 }
 
-fn block_kind(dtype: GgmlDType) -> Option<BlockKind> {
+pub(super) fn block_kind(dtype: GgmlDType) -> Option<BlockKind> {
     match dtype {
         GgmlDType::Q4_0 => Some(BlockKind::Q4_0),
         GgmlDType::Q4_1 => Some(BlockKind::Q4_1),

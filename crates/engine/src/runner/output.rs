@@ -31,10 +31,14 @@ pub struct StepOutput {
     pub embedding: Vec<f32>,
     /// Logits of the extra row, one per row.
     pub extra: Vec<f32>,
+    /// Scores of the routing head, one per row, from a runner that runs the head itself; otherwise empty.
+    pub scores: Vec<f32>,
     /// Log-probabilities of the candidates, in the order of the rows, for the requests that ask for them; otherwise empty.
     pub logprobs: Vec<(RequestId, TokenLogprobs)>,
     /// Time that choosing the tokens took.
     pub sampling: Duration,
+    /// On CUDA: whether the step was one launch of a graph.
+    pub graph: Option<bool>,
 }
 
 impl StepOutput {
@@ -46,8 +50,10 @@ impl StepOutput {
         self.hidden.clear();
         self.embedding.clear();
         self.extra.clear();
+        self.scores.clear();
         self.logprobs.clear();
         self.sampling = Duration::ZERO;
+        self.graph = None;
     }
 
     /// Notes how likely the candidate that was chosen last is under the row's logits, as they were before penalties.

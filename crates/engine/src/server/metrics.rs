@@ -179,7 +179,7 @@ fn requests(out: &mut Text, app: &App) {
 /// One number of every subserver.
 type OfMeters = fn(&Meters) -> f64;
 
-const SUBSERVERS: [(&str, &str, &str, OfMeters); 17] = [
+const SUBSERVERS: [(&str, &str, &str, OfMeters); 19] = [
     ("requests_waiting", "gauge", "In the admission queue.", |m| m.queued.get() as f64),
     ("requests_ready", "gauge", "Waiting for a batch.", |m| m.ready.get() as f64),
     ("requests_running", "gauge", "In the batch that runs.", |m| m.running.get() as f64),
@@ -195,6 +195,10 @@ const SUBSERVERS: [(&str, &str, &str, OfMeters); 17] = [
     ("kv_blocks_total", "gauge", "All KV blocks.", |m| m.kv_total.get() as f64),
     ("prefix_cache_hits_total", "counter", "Tokens whose keys and values were known.", |m| m.prefix_hits.get() as f64),
     ("prefix_cache_lookups_total", "counter", "Tokens looked up.", |m| m.prefix_lookups.get() as f64),
+    ("cuda_graph_hits_total", "counter", "Steps that were one launch of a CUDA graph.", |m| m.graph_hits.get() as f64),
+    ("cuda_graph_misses_total", "counter", "Steps on CUDA that no captured shape held.", |m| {
+        m.graph_misses.get() as f64
+    }),
     ("batch_rows_total", "counter", "Rows of all batches.", |m| m.rows.get() as f64),
     ("batch_admission_wait_seconds_total", "counter", "Waits of all rows between ready and launch.", |m| {
         m.buffer_wait_nanos.get() as f64 / 1e9

@@ -68,11 +68,16 @@ fn r2r() -> HeadFile {
 }
 
 fn citer() -> HeadFile {
+    citer_for(HIDDEN)
+}
+
+/// A head of CITER for hidden states of this width.
+pub(crate) fn citer_for(hidden: usize) -> HeadFile {
     let mut b = Builder(BTreeMap::new());
-    b.linear("mlp.0", 2 * HIDDEN, HIDDEN).norm("mlp.1", 2 * HIDDEN).put("mlp.1.running_mean", &[2 * HIDDEN]);
-    b.linear("mlp.4", HIDDEN, 2 * HIDDEN).linear("linear", 1, HIDDEN);
-    let variance = noise(77, 2 * HIDDEN).into_iter().map(|value| value.abs() + 0.1).collect();
-    b.0.insert("mlp.1.running_var".into(), HeadTensor::f32([2 * HIDDEN], variance));
+    b.linear("mlp.0", 2 * hidden, hidden).norm("mlp.1", 2 * hidden).put("mlp.1.running_mean", &[2 * hidden]);
+    b.linear("mlp.4", hidden, 2 * hidden).linear("linear", 1, hidden);
+    let variance = noise(77, 2 * hidden).into_iter().map(|value| value.abs() + 0.1).collect();
+    b.0.insert("mlp.1.running_var".into(), HeadTensor::f32([2 * hidden], variance));
     HeadFile { kind: HeadKind::CiterMlp, about: About::default(), tensors: b.0 }
 }
 

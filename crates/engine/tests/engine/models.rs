@@ -7,6 +7,8 @@ use candle_core::{Device, Tensor};
 use serde_json::{Value, json};
 use tokenrouter_engine::config::{ModelConfig, WeightDtype};
 use tokenrouter_engine::model::{Decoder, ModelFiles};
+#[cfg(feature = "cuda-emulation")]
+use tokenrouter_engine::runner::{CudaRunner, CudaShapes, ModelRunner, StepOutput};
 use tokenrouter_engine::runner::{NativeRunner, RunnerOptions};
 use tokenrouter_engine::scheduler::Batch;
 use tokenrouter_engine::{Request, RequestId, SamplingParams};
@@ -59,10 +61,13 @@ fn oracle(family: &str, config: &Value, tensors: &std::collections::HashMap<Stri
     }
 }
 
-/// One of our two implementations.
+/// One of our implementations.
 enum Model {
     Candle(Decoder),
     Native(Box<NativeRunner>),
+    /// The CUDA kernels, run on the host.
+    #[cfg(feature = "cuda-emulation")]
+    Cuda(Box<CudaRunner>),
 }
 
 impl Model {
@@ -78,6 +83,13 @@ impl Model {
             }
             Self::Native(runner) => {
                 runner.logits(batch).expect("logits").chunks(tiny::VOCAB).map(<[f32]>::to_vec).collect()
+            }
+            #[cfg(feature = "cuda-emulation")]
+            Self::Cuda(runner) => {
+                let mut output = StepOutput::default();
+                runner.forward(batch, &mut output).expect("a step");
+                let rows = 0..batch.rows().iter().filter(|row| row.sample).count();
+                rows.map(|row| runner.logits(row).expect("logits").to_vec()).collect()
             }
         }
     }
@@ -100,7 +112,22 @@ fn load(config: &Value, seed: u64) -> (Vec<Model>, std::collections::HashMap<Str
             NativeRunner::load(&files.arch, (&files.weights, &files.patches), WeightDtype::F32, &options, pool);
         Model::Native(Box::new(runner.expect("loads")))
     };
-    (vec![Model::Candle(decoder), native(1), native(2)], tensors)
+    #[allow(unused_mut, reason = "features")]
+    let mut models = vec![Model::Candle(decoder), native(1), native(2)];
+    #[cfg(feature = "cuda-emulation")]
+    models.extend([cuda(&files, 1), cuda(&files, 2)]);
+    (models, tensors)
+}
+
+/// On one emulated device, with graphs, or on as many as there are ranks, which have none.
+#[cfg(feature = "cuda-emulation")]
+fn cuda(files: &ModelFiles, ranks: usize) -> Model {
+    let options = RunnerOptions { kv: (BLOCKS, BLOCK), ..RunnerOptions::default() };
+    let devices: Vec<_> = (0..ranks).map(|_| tokenrouter_kernels::cuda::Device::emulated()).collect();
+    let shapes = CudaShapes { tokens: 64, rows: 8, graphs: vec![(1, 1), (4, 2), (16, 3)] };
+    let weights = (&files.weights, &files.patches);
+    let runner = CudaRunner::load(&files.arch, weights, WeightDtype::F32, &options, (&devices, &shapes));
+    Model::Cuda(Box::new(runner.expect("loads")))
 }
 
 #[test]
@@ -203,4 +230,81 @@ fn depth_pruning_keeps_the_named_layers() {
     let bad = ModelConfig { layers: Some(vec![0, 3]), ..pruned };
     let message = ModelFiles::open(&bad).expect_err("no layer 3").to_string();
     assert!(message.contains("layer 3") && message.contains("0 to 2"), "{message}");
+}
+
+/// Candidates, signals and scores of the emulated CUDA runner equal those of the CPU's, for a head that runs on the device
+/// and for one whose inputs come to the host.
+#[cfg(feature = "cuda-emulation")]
+#[test]
+fn cuda_gives_the_signals_and_scores_of_the_cpu() {
+    use tokenrouter_engine::routing::SignalNeeds;
+    use tokenrouter_engine::routing::heads::Head;
+
+    let config = tiny::config("qwen3");
+    let tensors = tiny::tensors(&config, 21);
+    let dir = tempfile::tempdir().expect("a folder");
+    tiny::write(dir.path(), &config, &tensors);
+    let settings = ModelConfig { path: Some(dir.path().to_owned()), ..ModelConfig::default() };
+    let files = ModelFiles::open(&settings).expect("a valid model");
+    let needs = SignalNeeds { softmax: true, top_logits: 3, hidden: true, embedding: true, extra_row: Some(7) };
+    let head = Arc::new(Head::new(&crate::heads::citer_for(64)).expect("a head"));
+    let options = RunnerOptions { needs, vocab: 90, kv: (BLOCKS, BLOCK), ..RunnerOptions::default() };
+    let weights = (&files.weights, &files.patches);
+    let pool = Pool::new(1, None).expect("a thread");
+    let mut cpu = NativeRunner::load(&files.arch, weights, WeightDtype::F32, &options, pool).expect("loads");
+    let cuda = |head: Option<Arc<Head>>| {
+        let options = RunnerOptions { head, ..options.clone() };
+        let devices = [tokenrouter_kernels::cuda::Device::emulated()];
+        let shapes = CudaShapes { tokens: 64, rows: 4, graphs: vec![(2, 2)] };
+        CudaRunner::load(&files.arch, weights, WeightDtype::F32, &options, (&devices, &shapes)).expect("loads")
+    };
+    let (mut on_host, mut on_device) = (cuda(None), cuda(Some(Arc::clone(&head))));
+    let greedy = request();
+    let params = SamplingParams { temperature: 1.5, ..SamplingParams::default() };
+    let sampled = Arc::new(Request::new(vec![0], params, 3));
+    let (mut want, mut got, mut scored) = (StepOutput::default(), StepOutput::default(), StepOutput::default());
+    let mut chosen_otherwise = 0;
+    for position in 0..TOKENS {
+        let mut batch = Batch::default();
+        for (row, request) in [&greedy, &sampled].into_iter().enumerate() {
+            let tokens = tokens(row);
+            let table: Vec<u32> = (0..3).map(|block| 3 * row as u32 + block).collect();
+            batch.push(RequestId(row as u64), request, (&tokens[..=position], position..position + 1), &table);
+        }
+        cpu.forward(&batch, &mut want).expect("a step");
+        on_host.forward(&batch, &mut got).expect("a step");
+        on_device.forward(&batch, &mut scored).expect("a step");
+        assert_eq!((&got.tokens, &scored.tokens), (&want.tokens, &want.tokens), "position {position}");
+        assert_eq!((got.graph, scored.graph), (Some(true), Some(true)));
+        let close = |got: &[f32], want: &[f32], what: &str| {
+            assert_eq!(got.len(), want.len(), "{what} at {position}");
+            let far = got.iter().zip(want).any(|(got, want)| (got - want).abs() > 1e-4 * want.abs().max(1.0));
+            assert!(!far, "{what} at {position}: {got:?} instead of {want:?}");
+        };
+        close(&got.hidden, &want.hidden, "hidden states");
+        close(&got.embedding, &want.embedding, "embeddings");
+        close(&got.extra, &want.extra, "logits of the extra row");
+        let softmax = |output: &StepOutput| -> Vec<f32> {
+            output.softmax.iter().flat_map(|row| [row.entropy, row.log_sum_exp]).collect()
+        };
+        close(&softmax(&got), &softmax(&want), "signals");
+        assert_eq!(ids(&got), ids(&want));
+        let mut scores = Vec::new();
+        let Head::Citer(citer) = &*head else { panic!("made as one of CITER") };
+        citer.score(&want.hidden, &mut scores).expect("scores");
+        close(&scored.scores, &scores, "scores");
+        assert!(scored.hidden.is_empty() && scored.top.is_empty() && got.scores.is_empty());
+        chosen_otherwise += usize::from(want.tokens[1] != on_device.logits(1).map(argmax).expect("logits"));
+    }
+    assert!(chosen_otherwise > 0, "sampling never differed from the largest logit: seed 3");
+}
+
+#[cfg(feature = "cuda-emulation")]
+fn ids(output: &StepOutput) -> Vec<u32> {
+    output.top.iter().map(|(_, id)| *id).collect()
+}
+
+#[cfg(feature = "cuda-emulation")]
+fn argmax(logits: &[f32]) -> u32 {
+    tokenrouter_kernels::argmax(logits)
 }

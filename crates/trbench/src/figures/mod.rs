@@ -28,13 +28,20 @@ pub struct FiguresArgs {
     /// Which profiles of the scenarios: latency profiles, or the real demo pair on this CPU.
     #[arg(long, value_delimiter = ',', default_value = "emulated,demo")]
     profile: Vec<Profile>,
-    /// Folder for pictures, data and report.
-    #[arg(long, default_value = "results/figures")]
-    out: PathBuf,
+    /// Folder for pictures, data and report [default: `results/figures`, with `--full` `results/figures-full`].
+    #[arg(long)]
+    out: Option<PathBuf>,
     /// Make figures again that are there already.
     #[arg(long)]
     force: bool,
+    /// Four times the requests (or seconds) of the scenario files, and five trials, however long it takes.
+    #[arg(long)]
+    full: bool,
 }
+
+/// What `--full` does: requests and seconds are multiplied, trials replaced.
+const FULL_FACTOR: u64 = 4;
+const FULL_TRIALS: u64 = 5;
 
 /// What a scenario runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Deserialize)]
@@ -91,6 +98,16 @@ impl Scenario {
         }
     }
 
+    /// For `--full`.
+    fn enlarge(&mut self) {
+        match self {
+            Self::Validate { profiles, .. } => profiles.values_mut().for_each(validation::Settings::enlarge),
+            // Computed to the end in any case.
+            Self::Gain { .. } => {}
+            Self::Grid { profiles, .. } => profiles.values_mut().for_each(grid::Settings::enlarge),
+        }
+    }
+
     fn words(&self) -> (&str, &str) {
         let (Self::Validate { title, paper, .. } | Self::Gain { title, paper, .. } | Self::Grid { title, paper, .. }) =
             self;
@@ -119,24 +136,28 @@ pub fn run(args: &FiguresArgs) -> anyhow::Result<ExitCode> {
         scenarios.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
         scenarios.sort();
     }
-    std::fs::create_dir_all(&args.out)
-        .map_err(|error| usage(format!("cannot create `{}`: {error}", args.out.display())))?;
+    let default = if args.full { "results/figures-full" } else { "results/figures" };
+    let out = args.out.clone().unwrap_or_else(|| PathBuf::from(default));
+    std::fs::create_dir_all(&out).map_err(|error| usage(format!("cannot create `{}`: {error}", out.display())))?;
     let mut figures = Vec::new();
     for path in &scenarios {
-        let scenario = read(path)?;
+        let mut scenario = read(path)?;
+        if args.full {
+            scenario.enlarge();
+        }
         for profile in &args.profile {
-            if let Some(found) = make(&scenario, path, *profile, &args.out, args.force)? {
+            if let Some(found) = make(&scenario, path, *profile, &out, args.force)? {
                 let (title, paper) = scenario.words();
                 let name = figure_name(path, *profile);
                 figures.push(Figure { name, title: title.to_owned(), paper: paper.to_owned(), found });
             }
         }
     }
-    report::write(&args.out, &figures)?;
+    report::write(&out, &figures)?;
     let manifest = serde_json::to_vec_pretty(&origin(&scenarios))?;
-    write_file(&args.out.join("manifest.json"), &manifest)?;
+    write_file(&out.join("manifest.json"), &manifest)?;
     use std::io::Write as _;
-    writeln!(std::io::stdout(), "{}", args.out.join("index.html").display())?;
+    writeln!(std::io::stdout(), "{}", out.join("index.html").display())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -118,7 +118,8 @@ fn run_cells(args: &RunCells) -> anyhow::Result<ExitCode> {
     super::run(&FiguresArgs {
         scenarios: vec![args.of.scenario.clone()],
         profile: vec![args.of.profile],
-        out: args.out.clone(),
+        out: Some(args.out.clone()),
+        full: false,
         force: matches!(scenario, Scenario::Grid { .. }),
     })
 }

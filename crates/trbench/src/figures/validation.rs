@@ -21,6 +21,13 @@ pub(super) struct Settings {
     virtual_time: bool,
 }
 
+impl Settings {
+    /// For `--full`.
+    pub(super) fn enlarge(&mut self) {
+        self.seconds *= super::FULL_FACTOR as f64;
+    }
+}
+
 pub(super) fn make(settings: &Settings, folder: &Path) -> anyhow::Result<Made> {
     let task = ValidationTask {
         config: folder.join(&settings.config),

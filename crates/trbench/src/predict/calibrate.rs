@@ -28,6 +28,9 @@ pub struct CalibrateArgs {
     /// Configuration of the routed system.
     #[arg(long, short)]
     config: PathBuf,
+    /// Where all models compute, instead of what the configuration says: `cpu`, `cuda:N` or `auto`.
+    #[arg(long, env = "TRBENCH_DEVICE")]
+    device: Option<crate::gpu::DeviceChoice>,
     /// Requests in flight, one run each; together they should show every batch size.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
     concurrency: Vec<usize>,
@@ -54,7 +57,8 @@ pub struct CalibrateArgs {
 /// Measures, writes the file, prints what was measured.
 pub fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
     check_load(&args.concurrency, args.seconds)?;
-    let config = Config::from_file(&args.config)?;
+    let mut config = Config::from_file(&args.config)?;
+    crate::gpu::place(&mut config, args.device)?;
     crate::fetch::ensure_sources(&config)?;
     if !(1..=1_000_000).contains(&args.input_len) {
         return Err(usage(format!("--input-len {} is not allowed, allowed are 1 to 1000000", args.input_len)));

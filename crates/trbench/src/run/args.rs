@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::gpu::DeviceChoice;
 use clap::Args;
 
 use super::{Arrivals, System, Workload};
@@ -22,6 +23,10 @@ pub struct RunArgs {
     /// Once for every key.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// Where all models compute, instead of what the configuration says: `cpu`, `cuda:N`, or `auto`: the first GPU, or the
+    /// CPU with a warning.
+    #[arg(long, env = "TRBENCH_DEVICE")]
+    pub device: Option<DeviceChoice>,
     /// A calibration of this system (`trbench calibrate`): thresholds of `config` and `delayed` are computed from it.
     #[arg(long, env = "TRBENCH_CALIBRATION", conflicts_with = "endpoint")]
     pub calibration: Option<PathBuf>,

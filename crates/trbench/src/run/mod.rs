@@ -131,6 +131,7 @@ fn plan(args: &RunArgs, origin: &str, text: &str) -> anyhow::Result<Vec<Cell>> {
         return Ok(cells);
     }
     let mut config = Config::from_yaml(text, Path::new(origin))?;
+    crate::gpu::place(&mut config, args.device)?;
     if let Some(path) = &args.calibration {
         crate::predict::Calibration::read(path)?.apply(&mut config)?;
     }

@@ -3,8 +3,9 @@
 use std::sync::{Mutex, PoisonError};
 
 use tokenrouter_kernels::PackedMatrix;
+use tokenrouter_kernels::cuda::{HeadLinear, HostHead};
 
-use super::layers::{Cpu, EPSILON, Reader, Row, check_values, rows, sigmoid};
+use super::layers::{Cpu, EPSILON, Reader, Row, check_values, rows, rows_to_host, sigmoid, to_host};
 use super::{HeadError, HeadFile, HeadProblem};
 
 /// Rows that are worked on at a time: bounds the scratch memory.
@@ -44,6 +45,12 @@ impl CiterHead {
         reader.finish()?;
         let threshold = file.about.threshold;
         Ok(Self { hidden, threshold, weight, scale, shift, output, cpu: Cpu::default(), features: Mutex::default() })
+    }
+
+    pub(super) fn to_host(&self) -> Result<HostHead, tokenrouter_kernels::Error> {
+        let (scale, shift) = (Some(self.scale.clone()), self.shift.clone());
+        let features = Some(HeadLinear { weight: to_host(&self.weight)?, scale, shift });
+        Ok(HostHead::Mlp { features, output: rows_to_host(std::slice::from_ref(&self.output))? })
     }
 
     pub(super) fn hidden_of(file: &HeadFile) -> Result<usize, HeadProblem> {

@@ -1,6 +1,8 @@
 //! Co-LLM's deferral (arXiv 2403.03870): one extra row of the small model's output matrix.
 
-use super::layers::{Reader, Row, rows, sigmoid};
+use tokenrouter_kernels::cuda::HostHead;
+
+use super::layers::{Reader, Row, rows, rows_to_host, sigmoid};
 use super::{HeadError, HeadFile, HeadProblem};
 
 const WEIGHT: &str = "lm_head.weight";
@@ -23,6 +25,10 @@ impl DeferralRow {
         let bias = if reader.has(BIAS) { reader.values(BIAS, &[1])?[0] } else { 0.0 };
         reader.finish()?;
         Ok(Self { threshold: file.about.threshold, row: Row { weight, bias } })
+    }
+
+    pub(super) fn to_host(&self) -> Result<HostHead, tokenrouter_kernels::Error> {
+        Ok(HostHead::Mlp { features: None, output: rows_to_host(std::slice::from_ref(&self.row))? })
     }
 
     pub(super) fn hidden_of(file: &HeadFile) -> Result<usize, HeadProblem> {

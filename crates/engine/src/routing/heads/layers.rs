@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use tokenrouter_kernels::cuda::{HeadLinear, HeadNorm, HostMatrix, MatrixKind};
 use tokenrouter_kernels::{Activations, Isa, PackedMatrix, Pool};
 
 use super::{HeadError, HeadFile, HeadKind, HeadProblem, HeadTensor, HeadValues};
@@ -148,6 +149,25 @@ impl Cpu {
     }
 }
 
+/// A matrix in the form that devices take, its columns padded with zeros to a multiple of 8.
+pub(super) fn to_host(weight: &PackedMatrix) -> Result<HostMatrix, tokenrouter_kernels::Error> {
+    let (n, k) = (weight.n(), weight.k());
+    let padded = k.next_multiple_of(8);
+    let mut values = vec![0.0; n * padded];
+    for (row, out) in values.chunks_exact_mut(padded).enumerate() {
+        weight.row(row, &mut out[..k]);
+    }
+    HostMatrix::from_f32(MatrixKind::F32, n, padded, &values)
+}
+
+/// Rows as one layer, in the form that devices take.
+pub(super) fn rows_to_host(rows: &[Row]) -> Result<HeadLinear, tokenrouter_kernels::Error> {
+    let width = rows.first().map_or(0, |row| row.weight.len());
+    let values: Vec<f32> = rows.iter().flat_map(|row| &row.weight).copied().collect();
+    let weight = to_host(&PackedMatrix::from_f32(rows.len(), width, &values)?)?;
+    Ok(HeadLinear { weight, scale: None, shift: rows.iter().map(|row| row.bias).collect() })
+}
+
 /// `W x + b`.
 #[derive(Debug)]
 pub(super) struct Linear {
@@ -158,6 +178,10 @@ pub(super) struct Linear {
 impl Linear {
     pub(super) fn outputs(&self) -> usize {
         self.weight.n()
+    }
+
+    pub(super) fn to_host(&self) -> Result<HeadLinear, tokenrouter_kernels::Error> {
+        Ok(HeadLinear { weight: to_host(&self.weight)?, scale: None, shift: self.bias.clone() })
     }
 
     /// Replaces `out` by `[rows, outputs]`.
@@ -192,6 +216,10 @@ pub(super) struct LayerNorm {
 }
 
 impl LayerNorm {
+    pub(super) fn to_host(&self) -> HeadNorm {
+        HeadNorm { weight: self.gain.clone(), bias: self.bias.clone() }
+    }
+
     pub(super) fn forward(&self, row: &[f32], out: &mut [f32]) {
         let count = row.len() as f64;
         let mean = row.iter().map(|x| f64::from(*x)).sum::<f64>() / count;

@@ -105,6 +105,15 @@ impl Head {
         }
     }
 
+    /// Its weights in the form that devices take.
+    pub fn to_host(&self) -> Result<tokenrouter_kernels::cuda::HostHead, tokenrouter_kernels::Error> {
+        match self {
+            Self::R2r(head) => head.to_host(),
+            Self::Citer(head) => head.to_host(),
+            Self::Deferral(head) => head.to_host(),
+        }
+    }
+
     /// The threshold that the file recommends, a score in `0..=1`.
     pub fn threshold(&self) -> Option<f64> {
         match self {

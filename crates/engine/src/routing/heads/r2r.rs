@@ -3,7 +3,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::layers::{Cpu, LayerNorm, Linear, Reader, Row, check_rows, gelu, rows, sigmoid, softmax};
+use tokenrouter_kernels::cuda::HostHead;
+
+use super::layers::{Cpu, LayerNorm, Linear, Reader, Row, check_rows, gelu, rows, rows_to_host, sigmoid, softmax};
 use super::{HeadError, HeadFile, HeadProblem, HeadSizes};
 
 /// Rows that are worked on at a time: bounds the scratch memory.
@@ -98,6 +100,22 @@ impl R2rHead {
             outputs,
             cpu: Cpu::default(),
             scratch: Mutex::default(),
+        })
+    }
+
+    pub(super) fn to_host(&self) -> Result<HostHead, tokenrouter_kernels::Error> {
+        let block = |block: &Block| {
+            let change = block.change.as_ref().map(Linear::to_host).transpose()?;
+            Ok((block.norm.to_host(), block.widen.to_host()?, block.narrow.to_host()?, change))
+        };
+        Ok(HostHead::R2r {
+            input_norms: self.input_norms.as_ref().map(|(state, token)| [state.to_host(), token.to_host()]),
+            logits: self.logits_projection.to_host()?,
+            combined: self.combined_projection.to_host()?,
+            input: self.input_projection.to_host()?,
+            blocks: self.blocks.iter().map(block).collect::<Result<_, tokenrouter_kernels::Error>>()?,
+            output_norm: self.output_norm.to_host(),
+            output: rows_to_host(&self.outputs)?,
         })
     }
 

@@ -83,6 +83,17 @@ struct Grid<'a> {
 }
 
 impl Settings {
+    /// For `--full`.
+    pub(super) fn enlarge(&mut self) {
+        for flags in self.axes.values_mut().flat_map(IndexMap::values_mut).chain([&mut self.run]) {
+            if let Some(count) = flags.get("num-prompts").and_then(Value::as_u64) {
+                flags.insert("num-prompts".into(), (count * super::FULL_FACTOR).into());
+            }
+            flags.shift_remove("trials");
+        }
+        self.run.insert("trials".into(), super::FULL_TRIALS.into());
+    }
+
     /// Whether axes and picture fit together.
     pub(super) fn check(&self) -> Result<(), String> {
         let known = || self.axes.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
