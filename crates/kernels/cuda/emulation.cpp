@@ -3,6 +3,7 @@
 #include "kernels.cu"
 
 #include <cstring>
+#include <memory>
 #include <utility>
 
 namespace {
@@ -36,7 +37,9 @@ const Kernel KERNELS[] = {
 extern "C" int tokenrouter_emulate(const char *name, unsigned x, unsigned y, unsigned z, unsigned threads, void **params) {
     for (const Kernel &kernel : KERNELS) {
         if (strcmp(kernel.name, name) != 0) continue;
-        emulation::block.call = kernel.call, emulation::block.params = params;
+        thread_local std::unique_ptr<emulation::Block> owner(new emulation::Block());
+        emulation::block = owner.get();
+        emulation::block->call = kernel.call, emulation::block->params = params;
         blockDim = {threads, 1, 1}, gridDim = {x, y, z};
         for (blockIdx = {0, 0, 0}; blockIdx.z < z; blockIdx.z++)
             for (blockIdx.y = 0; blockIdx.y < y; blockIdx.y++)

@@ -113,19 +113,20 @@ struct Block {
     Context scheduler;
     Fiber fibers[MAX_THREADS];
     Group all, warps[32];
-    unsigned slots[32][32];
+    unsigned slots[2][32][32];
     unsigned running;
     bool progress;
     void (*call)(void **);
     void **params;
 };
 
-inline thread_local Block block;
+// A pointer: a thread-local object would be checked for its construction at every use.
+inline thread_local Block *block;
 inline thread_local dim3 thread_index, block_index, block_size, grid_size;
 
-inline void yield() { block.fibers[block.running].context.switch_to(block.scheduler); }
+inline void yield() { block->fibers[block->running].context.switch_to(block->scheduler); }
 
-inline void release(Group &group) { group.arrived = 0, group.generation++, block.progress = true; }
+inline void release(Group &group) { group.arrived = 0, group.generation++, block->progress = true; }
 
 inline void arrive(Group &group) {
     unsigned generation = group.generation;
@@ -135,40 +136,41 @@ inline void arrive(Group &group) {
 
 // The end of a thread; a block's barriers do not wait for threads that have ended.
 inline void leave() {
-    block.fibers[block.running].done = true;
-    block.progress = true;
-    if (--block.all.size > 0 && block.all.arrived == block.all.size) release(block.all);
+    block->fibers[block->running].done = true;
+    block->progress = true;
+    if (--block->all.size > 0 && block->all.arrived == block->all.size) release(block->all);
 }
 
 // A fiber is a thread of one block after the other.
 inline void body() {
     for (;;) {
-        block.call(block.params);
+        block->call(block->params);
         leave();
         yield();
     }
 }
 
 inline void run_block(unsigned threads) {
-    block.all = {threads, 0, 0};
-    for (auto &warp : block.warps) warp = {32, 0, 0};
+    block->all = {threads, 0, 0};
+    for (auto &warp : block->warps) warp = {32, 0, 0};
     for (unsigned i = 0; i < threads; i++) {
-        Fiber &fiber = block.fibers[i];
+        Fiber &fiber = block->fibers[i];
         fiber.done = false;
         if (!fiber.stack.empty()) continue;
         fiber.stack.resize(STACK);
-        fiber.context.start(fiber.stack.data(), STACK);
+        // Tops at the same place of a page would all compete for the same lines of the cache.
+        fiber.context.start(fiber.stack.data(), STACK - i * 320 % (STACK / 2));
     }
     for (unsigned left = threads; left > 0;) {
-        block.progress = false;
+        block->progress = false;
         left = 0;
         for (unsigned i = 0; i < threads; i++) {
-            if (block.fibers[i].done) continue;
-            block.running = i, thread_index = {i, 0, 0};
-            block.scheduler.switch_to(block.fibers[i].context);
-            left += !block.fibers[i].done;
+            if (block->fibers[i].done) continue;
+            block->running = i, thread_index = {i, 0, 0};
+            block->scheduler.switch_to(block->fibers[i].context);
+            left += !block->fibers[i].done;
         }
-        if (left > 0 && !block.progress) {
+        if (left > 0 && !block->progress) {
             fprintf(stderr, "emulated kernel: %u threads wait for others that never come\n", left);
             abort();
         }
@@ -177,11 +179,12 @@ inline void run_block(unsigned threads) {
 
 inline unsigned shuffle(unsigned value, unsigned from) {
     unsigned warp = thread_index.x / 32, lane = thread_index.x % 32;
-    block.slots[warp][lane] = value;
-    arrive(block.warps[warp]);
-    unsigned result = block.slots[warp][from];
-    arrive(block.warps[warp]);
-    return result;
+    // Two sets of slots: a lane may write for the next shuffle while others still read of this one, but not for the one
+    // after it, which waits for all.
+    unsigned *slots = block->slots[block->warps[warp].generation % 2][warp];
+    slots[lane] = value;
+    arrive(block->warps[warp]);
+    return slots[from];
 }
 
 } // namespace emulation
@@ -191,7 +194,7 @@ inline unsigned shuffle(unsigned value, unsigned from) {
 #define blockDim emulation::block_size
 #define gridDim emulation::grid_size
 
-inline void __syncthreads() { emulation::arrive(emulation::block.all); }
+inline void __syncthreads() { emulation::arrive(emulation::block->all); }
 inline float __shfl_xor_sync(unsigned, float x, int mask) {
     return __uint_as_float(emulation::shuffle(__float_as_uint(x), threadIdx.x % 32 ^ mask));
 }

@@ -22,7 +22,7 @@ pub(super) fn checks(device: &Device) -> Result<Vec<Check>, Error> {
                 let most = 65;
                 let inputs = numbers.floats(most * k);
                 let all = product(device, (&inputs, kind, &matrix), most)?;
-                for rows in [1, 2, 15, 16, 17, 33, most] {
+                for rows in [1, 16, 17, 33, most] {
                     let got = if rows == most { all.clone() } else { product(device, (&inputs, kind, &matrix), rows)? };
                     let case = format!("{:?}, {rows} x {n} x {k}", host.kind());
                     alone.same(&case, &got, &all[..rows * n]);
