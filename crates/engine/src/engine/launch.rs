@@ -384,7 +384,7 @@ fn device_capacity(config: &Config, files: &[ModelFiles]) -> Result<usize, Engin
         let memory = cuda::Device::cuda(ordinal).and_then(|device| device.memory());
         let bytes = memory.map(|memory| memory.map_or(u64::MAX, |(free, _)| free as u64));
         let bytes = bytes.unwrap_or_else(|error| {
-            free = Err(unusable(&error));
+            free = Err(unusable(&format!("`device: {device}`: {error}")));
             0
         });
         (bytes as f64 * config.kv.device_utilization) as u64

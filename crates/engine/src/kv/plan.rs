@@ -199,6 +199,29 @@ mod tests {
         assert!(why.contains("100 MiB") && why.contains("m, m") && why.contains("16384 KiB"), "{why}");
     }
 
+    /// A model over two devices beside one on the first of them: each rank has all of embedding and head, half of the
+    /// layers, and half of the keys and values.
+    #[test]
+    fn ranks_share_their_devices_with_other_models() {
+        let yaml = "models:\n  small: {source: Qwen/Qwen3-0.6B, device: 'cuda:1', dtype: bf16}\n  \
+                    large: {source: Qwen/Qwen3-8B, device: 'cuda:0', tp_size: 2, dtype: bf16}\n\
+                    routing: {method: random, probability: 0.3}\nkv: {dtype: bf16, memory_mib: 0}\n";
+        let config = Config::from_yaml(yaml, "plan.yaml").expect("a valid configuration");
+        let shapes: Vec<Shape> =
+            ["Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B"].iter().map(|id| Shape::known(id).expect("known")).collect();
+        let devices = devices(&config, &shapes, None, |_| 80 << 30);
+        let names: Vec<(&str, Vec<&str>)> =
+            devices.iter().map(|d| (d.name.as_str(), d.models.iter().map(|m| m.name.as_str()).collect())).collect();
+        assert_eq!(names, [("cuda:1", vec!["small", "large"]), ("cuda:0", vec!["large"])]);
+        let large = &devices[1].models[0];
+        assert_eq!(&devices[0].models[1], large);
+        // 8,190,735,360 numbers, of which 2 * 151,936 * 4,096 are embedding and head.
+        let tables = 2 * 151_936 * 4096;
+        assert_eq!(large.weights, 2 * (tables + (8_190_735_360 - tables) / 2));
+        assert_eq!(large.kv_per_token, 147_456 / 2);
+        assert_eq!(devices[0].kv_per_token(), 114_688 + 147_456 / 2);
+    }
+
     proptest! {
         /// The capacity fits on every device, and one block more does not fit on one of them.
         #[test]

@@ -84,6 +84,28 @@ fn errors_name_the_place_the_value_and_what_is_allowed() {
             "{emulated: {latency_ms: 6}, device: tpu}",
             vec!["bad.yaml:2:", "`tpu`", "`cpu`"],
         ),
+        (
+            "{emulated: {latency_ms: 6}}",
+            "{emulated: {latency_ms: 6}, device: 'cuda:0', runner: candle}",
+            vec!["bad.yaml:2:", "`small`", "`runner: candle` computes on `cpu`"],
+        ),
+        (
+            "{emulated: {latency_ms: 6}}",
+            "{emulated: {latency_ms: 6}, tp_size: 2}",
+            vec!["bad.yaml:2:", "`tp_size` above 1 needs `device: cuda:N`"],
+        ),
+        (
+            "{emulated: {latency_ms: 6}}",
+            "{emulated: {latency_ms: 6}, tp_size: 0}",
+            vec!["bad.yaml:2:", "`tp_size` is 0", "1 to 64"],
+        ),
+        (
+            "{emulated: {latency_ms: 6}}",
+            "{emulated: {latency_ms: 6}, cuda_graphs: {extend: [[4, 2]]}}",
+            vec!["bad.yaml:2:", "4 requests and 2 tokens", "at least one per request"],
+        ),
+        ("system:\n", "kv: {memory_mib: 0}\nsystem:\n", vec!["bad.yaml:7:", "`memory_mib` of 0", "`small`"]),
+        ("system:\n", "kv: {device_utilization: 1.5}\nsystem:\n", vec!["bad.yaml:7:", "1.5", "up to 1"]),
         ("  method: random\n", "", vec!["bad.yaml:", "`method` is missing"]),
     ] {
         let message = message(from, to);

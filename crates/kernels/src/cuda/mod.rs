@@ -19,6 +19,10 @@ pub mod bench;
 pub mod checks;
 mod collective;
 mod decoder;
+#[cfg_attr(
+    not(any(feature = "cuda", feature = "cuda-emulation")),
+    allow(dead_code, reason = "without a device nothing is launched")
+)]
 mod driver;
 #[cfg(feature = "cuda-emulation")]
 mod emulated;
