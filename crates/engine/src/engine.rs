@@ -2,6 +2,7 @@
 
 mod launch;
 mod node;
+mod resources;
 mod stream;
 mod thresholds;
 

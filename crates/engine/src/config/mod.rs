@@ -4,6 +4,7 @@
 //! and what is allowed. [`reference_yaml`] prints every key with its default and meaning, from these very types.
 
 mod batching;
+mod cuda;
 mod error;
 mod peers;
 mod reference;
@@ -18,6 +19,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use batching::{AdaptationConfig, BatchingConfig, ProfileConfig, ThresholdConfig};
+pub use cuda::CudaGraphsConfig;
 pub use error::ConfigError;
 pub(crate) use error::nearest;
 pub use peers::PeerEndpoint;
@@ -205,44 +207,6 @@ pub enum ExecutionConfig {
     Lockstep,
     /// Engines of one model each, and a client that hops.
     Standard,
-}
-
-/// Shapes of steps that are captured as CUDA graphs at launch. A step takes the smallest one that holds it, and runs kernel
-/// by kernel where there is none.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct CudaGraphsConfig {
-    /// Batch sizes of steps in which every request brings one token.
-    pub decode: Vec<usize>,
-    /// `[batch size, tokens]` of steps in which some bring more, such as those that return from another model.
-    pub extend: Vec<[usize; 2]>,
-}
-
-impl Default for CudaGraphsConfig {
-    fn default() -> Self {
-        Self { decode: vec![1, 2, 4, 8, 16, 32], extend: vec![[1, 4], [2, 8], [4, 16], [8, 32], [16, 64]] }
-    }
-}
-
-impl CudaGraphsConfig {
-    /// Shapes as tokens and rows.
-    pub(crate) fn shapes(&self) -> Vec<(usize, usize)> {
-        let decode = self.decode.iter().map(|batch| (*batch, *batch));
-        decode.chain(self.extend.iter().map(|[batch, tokens]| (*tokens, *batch))).collect()
-    }
-
-    fn validate(&self, name: &str) -> Result<(), (&'static str, String)> {
-        for (tokens, batch) in self.shapes() {
-            if batch == 0 || tokens < batch || tokens > 512 {
-                let message = format!(
-                    "model `{name}`: a graph for {batch} requests and {tokens} tokens is not possible, allowed are 1 to \
-                     512 tokens, and at least one per request"
-                );
-                return Err(("cuda_graphs", message));
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Memory for keys and values.

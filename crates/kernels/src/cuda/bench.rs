@@ -3,11 +3,12 @@
 use std::time::Instant;
 
 use super::collective::Alone;
-use super::decoder::{CudaDecoder, CudaLimits, CudaNeeds, CudaOutput, CudaWeights};
+use super::decoder::{CudaDecoder, CudaLimits, CudaNeeds, CudaOutput};
 use super::inputs::{BatchInputs, Limits};
 use super::matrix::{ActivationType, DeviceMatrix, MatrixKind};
 use super::memory::{Buffer, Device};
 use super::ops::{ATTENTION_SPLIT, Activations, Heads, LayerCache, RopeWeights, SIGNAL_WORDS};
+use super::weights::CudaWeights;
 use crate::{DecoderConfig, Error, KvDtype, RowInput, SignalSet};
 
 /// Launches that are timed as one graph: what a launch costs the host is no part of a kernel's time.

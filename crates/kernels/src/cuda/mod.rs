@@ -6,6 +6,7 @@
 //! | `driver` | what a device does: two implementations, cudarc's, and the host's for tests |
 //! | `ops` | one launch per kernel, shapes checked |
 //! | [`BatchInputs`] | a ragged batch, its ids checked, at fixed addresses |
+//! | [`CudaWeights`] | a model's weights |
 //! | [`CudaDecoder`] | the forward pass, its KV cache and its graphs |
 //! | [`CudaHead`] | a routing head, run right after the forward pass |
 //! | [`Collective`] | sums over the ranks of a tensor-parallel model |
@@ -35,11 +36,13 @@ mod memory;
 #[cfg(feature = "cuda")]
 mod nccl;
 mod ops;
+mod weights;
 
 pub use collective::{Alone, Collective, Group, InProcess};
-pub use decoder::{CudaDecoder, CudaLayer, CudaLimits, CudaNeeds, CudaOutput, CudaWeights, GraphCounts};
+pub use decoder::{CudaDecoder, CudaLimits, CudaNeeds, CudaOutput, GraphCounts};
 pub use head::{CudaHead, HeadLinear, HeadNorm, HostHead};
 pub use inputs::{BatchInputs, Limits};
 pub use matrix::{ActivationType, DeviceMatrix, HostMatrix, MatrixKind};
 pub use memory::{Buffer, Device, Element, Slice};
 pub use ops::{ATTENTION_SPLIT, Activations, Heads, LayerCache, MAX_TOP, ROW_PADDING, RopeWeights, SIGNAL_WORDS};
+pub use weights::{CudaLayer, CudaWeights};

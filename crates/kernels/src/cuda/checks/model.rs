@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::super::collective::{Alone, Collective, InProcess};
-use super::super::decoder::{CudaDecoder, CudaLayer, CudaLimits, CudaNeeds, CudaOutput, CudaWeights};
+use super::super::decoder::{CudaDecoder, CudaLimits, CudaNeeds, CudaOutput};
 use super::super::matrix::{DeviceMatrix, HostMatrix, MatrixKind};
 use super::super::memory::Device;
+use super::super::weights::{CudaLayer, CudaWeights};
 use super::elementwise::blocks;
 use super::{Check, Numbers};
 use crate::{
