@@ -11,7 +11,9 @@ constexpr int GEMM_WARPS = 8;
 // beyond `rows` is read and has no effect.
 template <class T, int TILES>
 __device__ void gemm_tensor(const T *a, const T *w, float *out, int rows, int k, int stride) {
-    __shared__ float part[GEMM_WARPS][TILES * TILE * TILE];
+    // What a tensor core stores to begins at a multiple of 32 bytes.
+    struct alignas(32) Sums { float of[TILES * TILE * TILE]; };
+    __shared__ Sums part[GEMM_WARPS];
     int warp = threadIdx.x / WARP;
     size_t column = blockIdx.x * TILE, row = blockIdx.y * (size_t)(TILE * TILES);
 #ifdef TOKENROUTER_EMULATION
@@ -19,7 +21,7 @@ __device__ void gemm_tensor(const T *a, const T *w, float *out, int rows, int k,
     for (int step = warp * TILE; step < k; step += GEMM_WARPS * TILE)
         for (int tile = 0; tile < TILES; tile++)
             sums[tile].multiply(a + (row + tile * TILE) * k + step, w + column * k + step, k);
-    for (int tile = 0; tile < TILES; tile++) sums[tile].store(part[warp] + tile * TILE * TILE);
+    for (int tile = 0; tile < TILES; tile++) sums[tile].store(part[warp].of + tile * TILE * TILE);
 #else
     namespace wmma = nvcuda::wmma;
     wmma::fragment<wmma::accumulator, TILE, TILE, TILE, float> sums[TILES];
@@ -36,12 +38,12 @@ __device__ void gemm_tensor(const T *a, const T *w, float *out, int rows, int k,
         }
     }
     for (int tile = 0; tile < TILES; tile++)
-        wmma::store_matrix_sync(part[warp] + tile * TILE * TILE, sums[tile], TILE, wmma::mem_row_major);
+        wmma::store_matrix_sync(part[warp].of + tile * TILE * TILE, sums[tile], TILE, wmma::mem_row_major);
 #endif
     __syncthreads();
     for (int i = threadIdx.x; i < TILES * TILE * TILE; i += blockDim.x) {
-        float sum = part[0][i];
-        for (int other = 1; other < GEMM_WARPS; other++) sum += part[other][i];
+        float sum = part[0].of[i];
+        for (int other = 1; other < GEMM_WARPS; other++) sum += part[other].of[i];
         if (row + i / TILE < rows) out[(row + i / TILE) * stride + column + i % TILE] = sum;
     }
 }

@@ -77,6 +77,21 @@ impl HostMatrix {
         Ok(Self { kind, n, k, values, scales: Vec::new() })
     }
 
+    /// From the bits of `[n, k]` numbers of 16 bits; `kind` is `F16` or `Bf16`.
+    pub fn from_bits(
+        kind: MatrixKind,
+        n: usize,
+        k: usize,
+        bits: impl ExactSizeIterator<Item = u16>,
+    ) -> Result<Self, Error> {
+        check("weights of a matrix", bits.len(), bits.len() == n * k, n * k)?;
+        check("columns of a matrix", k, k.is_multiple_of(8), "a multiple of 8")?;
+        if !matches!(kind, MatrixKind::F16 | MatrixKind::Bf16) {
+            return Err(super::driver::failed("matrix", "only F16 and Bf16 have 16 bits"));
+        }
+        Ok(Self { kind, n, k, values: bits.flat_map(u16::to_le_bytes).collect(), scales: Vec::new() })
+    }
+
     /// From the blocks of a GGUF file.
     pub fn from_blocks(kind: BlockKind, n: usize, k: usize, blocks: &[u8]) -> Result<Self, Error> {
         check("columns of a quantised matrix", k, k.is_multiple_of(BLOCK), "a multiple of 32")?;
@@ -230,5 +245,48 @@ impl ActivationType {
     /// Bytes of a number.
     pub fn bytes(self) -> usize {
         if self == Self::F32 { 4 } else { 2 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_the_floats_that_they_stand_for() {
+        let floats = [1.5f32, -0.25, 3.0, 0.0, 7.0, -2.0, 0.5, 9.0];
+        for (kind, bits) in [
+            (MatrixKind::F16, floats.map(|x| f16::from_f32(x).to_bits())),
+            (MatrixKind::Bf16, floats.map(|x| bf16::from_f32(x).to_bits())),
+        ] {
+            let matrix = HostMatrix::from_bits(kind, 1, 8, bits.into_iter()).expect("a matrix");
+            assert_eq!(matrix, HostMatrix::from_f32(kind, 1, 8, &floats).expect("a matrix"));
+            assert_eq!(matrix.to_f32(), floats);
+        }
+        assert!(HostMatrix::from_bits(MatrixKind::F32, 1, 8, [0u16; 8].into_iter()).is_err());
+        assert!(HostMatrix::from_bits(MatrixKind::F16, 2, 8, [0u16; 8].into_iter()).is_err());
+    }
+
+    /// Bands of rows and of columns are those of the dequantised matrix, also of quantised ones.
+    #[test]
+    fn bands_are_cut_out_of_the_matrix() {
+        let (n, k, parts) = (4, 128, 2);
+        let bytes: Vec<u8> = (0..n * k / 32 * 20).map(|i| (i * 7 % 61) as u8).collect();
+        let floats: Vec<f32> = (0..n * k).map(|i| i as f32).collect();
+        for matrix in [
+            HostMatrix::from_blocks(BlockKind::Q4_1, n, k, &bytes).expect("a matrix"),
+            HostMatrix::from_f32(MatrixKind::F32, n, k, &floats).expect("a matrix"),
+        ] {
+            let all = matrix.to_f32();
+            for part in 0..parts {
+                let rows = matrix.rows(part, parts).expect("rows").to_f32();
+                assert_eq!(rows, all[part * n / parts * k..(part + 1) * n / parts * k]);
+                let columns = matrix.columns(part, parts).expect("columns").to_f32();
+                let band = part * k / parts..(part + 1) * k / parts;
+                let want: Vec<f32> = all.chunks(k).flat_map(|row| &row[band.clone()]).copied().collect();
+                assert_eq!(columns, want);
+            }
+            assert!(matrix.rows(0, 3).is_err() && matrix.columns(0, 3).is_err());
+        }
     }
 }

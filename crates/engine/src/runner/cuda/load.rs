@@ -6,8 +6,9 @@
 
 use std::path::Path;
 
-use candle_core::DType;
 use candle_core::quantized::GgmlDType;
+use candle_core::{DType, Tensor};
+use half::{bf16, f16};
 use tokenrouter_kernels::DecoderConfig;
 use tokenrouter_kernels::cuda::{Buffer, CudaLayer, CudaWeights, Device, DeviceMatrix, HostMatrix, MatrixKind};
 
@@ -111,16 +112,31 @@ impl Loader<'_> {
                     _ => MatrixKind::F32,
                 }
             }
-            (WeightDtype::Native, StoredTensor::Dense(tensor)) => match tensor.dtype() {
-                DType::BF16 => MatrixKind::Bf16,
-                DType::F16 => MatrixKind::F16,
-                _ => MatrixKind::F32,
-            },
+            (WeightDtype::Native, StoredTensor::Dense(tensor))
+                if matches!(tensor.dtype(), DType::BF16 | DType::F16) =>
+            {
+                return self.half_matrix(tensor, n, k);
+            }
+            (WeightDtype::Native, StoredTensor::Dense(_)) => MatrixKind::F32,
             (WeightDtype::F32, _) => MatrixKind::F32,
             (WeightDtype::Bf16, _) => MatrixKind::Bf16,
             (WeightDtype::F16, _) => MatrixKind::F16,
         };
         HostMatrix::from_f32(kind, n, k, &self.floats(stored)?).map_err(|error| self.failed(error))
+    }
+
+    /// As it is: large models would spend minutes on the way over f32.
+    fn half_matrix(&self, tensor: &Tensor, n: usize, k: usize) -> Result<HostMatrix, ModelError> {
+        let failed = |error| ModelError::tensor(self.path(), error);
+        let flat = tensor.flatten_all().map_err(failed)?;
+        let matrix = if tensor.dtype() == DType::BF16 {
+            let values = flat.to_vec1::<bf16>().map_err(failed)?;
+            HostMatrix::from_bits(MatrixKind::Bf16, n, k, values.into_iter().map(bf16::to_bits))
+        } else {
+            let values = flat.to_vec1::<f16>().map_err(failed)?;
+            HostMatrix::from_bits(MatrixKind::F16, n, k, values.into_iter().map(f16::to_bits))
+        };
+        matrix.map_err(|error| self.failed(error))
     }
 
     fn floats(&self, stored: &StoredTensor) -> Result<Vec<f32>, ModelError> {

@@ -1,0 +1,254 @@
+//! `--device`, and `trbench bench-kernels`: what a GPU machine is asked to prove.
+
+mod demo;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use anyhow::bail;
+use clap::Args;
+use serde_json::{Value, json};
+use tokenrouter_engine::Config;
+use tokenrouter_engine::config::{DeviceConfig, RunnerKind};
+use tokenrouter_engine::model::Shape;
+use tokenrouter_kernels::DecoderConfig;
+use tokenrouter_kernels::cuda::bench::{self, StepTiming, Timing};
+use tokenrouter_kernels::cuda::{Device, checks};
+
+use crate::cli::usage;
+use crate::report::{Format, plain_table};
+use crate::results::write_file;
+
+/// `--device`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// A GPU where there is one.
+    Auto,
+    /// This one, or none.
+    Only(DeviceConfig),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        let device = serde_json::from_value(json!(text));
+        device.map(Self::Only).map_err(|_| "expected `auto`, `cpu`, `cuda` or `cuda:N`".into())
+    }
+}
+
+/// Puts all models of a configuration on the chosen device. Emulated ones are nowhere.
+pub(crate) fn place(config: &mut Config, choice: Option<DeviceChoice>) -> anyhow::Result<()> {
+    let Some(choice) = choice else { return Ok(()) };
+    let device = match choice {
+        DeviceChoice::Only(device) => device,
+        DeviceChoice::Auto => match Device::cuda(0) {
+            Ok(_) => DeviceConfig::Cuda(0),
+            Err(why) => {
+                let _best_effort = writeln!(std::io::stderr(), "warning: --device auto: the CPU is used: {why}");
+                DeviceConfig::Cpu
+            }
+        },
+    };
+    if let DeviceConfig::Cuda(ordinal) = device {
+        // Whoever asks for a GPU must not get a CPU.
+        Device::cuda(ordinal).map_err(|why| anyhow::anyhow!("--device {device}: {why}"))?;
+    }
+    for model in config.models.values_mut().filter(|model| model.emulated.is_none()) {
+        model.device = device;
+        model.runner = RunnerKind::Native;
+        if device == DeviceConfig::Cpu {
+            model.tp_size = 1;
+        }
+    }
+    config.validate().map_err(|(key, why)| usage(format!("--device {device}: `{key}`: {why}")))
+}
+
+/// Arguments of `trbench bench-kernels`.
+#[derive(Debug, Clone, Args)]
+pub struct BenchKernelsArgs {
+    /// Ordinal of the CUDA device.
+    #[arg(long, default_value_t = 0)]
+    ordinal: usize,
+    /// Shapes whose kernels and steps are timed, with random weights made on the device.
+    #[arg(long, value_delimiter = ',', default_value = "Qwen/Qwen3-0.6B,Qwen/Qwen3-8B")]
+    models: Vec<String>,
+    /// Batch sizes.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32")]
+    batches: Vec<usize>,
+    /// Positions that a row attends to.
+    #[arg(long, default_value_t = 1024)]
+    context: usize,
+    /// Only check the kernels.
+    #[arg(long)]
+    check_only: bool,
+    /// Where to write everything as JSON.
+    #[arg(long, default_value = "results/bench/gpu.json")]
+    out: PathBuf,
+    /// Output format.
+    #[arg(long, default_value = "table")]
+    output: Format,
+}
+
+/// Checks all kernels, times them and whole steps beside the device's own bandwidth, writes JSON.
+pub fn run(args: &BenchKernelsArgs) -> anyhow::Result<ExitCode> {
+    let shapes = args.models.iter().map(|id| shape(id, args.context)).collect::<anyhow::Result<Vec<_>>>()?;
+    if let Some(bad) = args.batches.iter().find(|batch| !(1..=512).contains(*batch)) {
+        return Err(usage(format!("--batches {bad} is not allowed, allowed are 1 to 512")));
+    }
+    if !(1..=32_768).contains(&args.context) {
+        return Err(usage(format!("--context {} is not allowed, allowed are 1 to 32768", args.context)));
+    }
+    let device = Device::cuda(args.ordinal)?;
+    let checked = checks::all(&device)?;
+    let mut report = Report::new(&device, args.output)?;
+    report.checks(&checked)?;
+    if !args.check_only {
+        let bandwidth = bench::bandwidth(&device, 1 << 30)?;
+        report.values.push(("copy_bytes_per_s", json!(bandwidth)));
+        for (id, config, layers) in &shapes {
+            let timings = bench::kernels(&device, config, &args.batches, &[args.context])?;
+            let steps = bench::steps(&device, config, *layers, (&args.batches, args.context))?;
+            report.model(id, bandwidth, (&timings, &steps))?;
+        }
+        report.demo(demo::compare(args.ordinal)?)?;
+    }
+    report.write(&args.out)?;
+    let failed: Vec<&str> = checked.iter().filter(|check| check.failure.is_some()).map(|check| check.kernel).collect();
+    if !failed.is_empty() {
+        bail!("{} of {} checks failed: {}", failed.len(), checked.len(), failed.join(", "));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Id, shape, layers.
+type ModelShape = (String, DecoderConfig, usize);
+
+fn shape(id: &str, context: usize) -> anyhow::Result<ModelShape> {
+    let known = || Shape::known_ids().collect::<Vec<_>>().join(", ");
+    let shape =
+        Shape::known(id).ok_or_else(|| usage(format!("--models `{id}` is not known, known are {}", known())))?;
+    let arch = shape.arch;
+    let (cos, sin) = arch.rope_tables(context);
+    let config = DecoderConfig {
+        d_model: arch.d_model,
+        heads: arch.heads,
+        kv_heads: arch.kv_heads,
+        head_dim: arch.head_dim,
+        ffn: arch.ffn,
+        vocab: arch.vocab,
+        eps: arch.eps,
+        cos,
+        sin,
+        rope_interleaved: arch.rope_interleaved,
+    };
+    Ok((id.to_owned(), config, arch.layers.len()))
+}
+
+/// What is printed and written.
+struct Report {
+    format: Format,
+    values: Vec<(&'static str, Value)>,
+    models: Vec<Value>,
+}
+
+impl Report {
+    fn new(device: &Device, format: Format) -> anyhow::Result<Self> {
+        let total = device.memory()?.map(|(_, total)| total);
+        let values = vec![("device", json!(device.name())), ("memory_bytes", json!(total))];
+        Ok(Self { format, values, models: Vec::new() })
+    }
+
+    fn print<const N: usize>(
+        &self,
+        headings: &[&str; N],
+        rows: impl Iterator<Item = [String; N]>,
+    ) -> anyhow::Result<()> {
+        if self.format != Format::Json {
+            writeln!(std::io::stdout(), "{}\n", plain_table(headings, rows, self.format))?;
+        }
+        Ok(())
+    }
+
+    fn checks(&mut self, checks: &[checks::Check]) -> anyhow::Result<()> {
+        let rows = checks.iter().map(|check| {
+            let result = check.failure.clone().unwrap_or_else(|| "ok".into());
+            [check.kernel.to_owned(), check.cases.to_string(), format!("{:.3}", check.worst), result]
+        });
+        self.print(&["check", "cases", "worst / allowed", "result"], rows)?;
+        let rows = checks.iter().map(|check| {
+            // JSON has no infinity.
+            let worst = check.worst.is_finite().then_some(check.worst);
+            json!({"check": check.kernel, "cases": check.cases, "worst": worst, "failure": check.failure})
+        });
+        self.values.push(("checks", rows.collect()));
+        Ok(())
+    }
+
+    fn model(&mut self, id: &str, bandwidth: f64, (timings, steps): (&[Timing], &[StepTiming])) -> anyhow::Result<()> {
+        let share = |bytes: usize, seconds: f64| bytes as f64 / bandwidth / seconds;
+        let rows = timings.iter().map(|t| {
+            let micros = format!("{:.1}", t.seconds * 1e6);
+            let teraflops = if t.flops > 0 { format!("{:.1}", t.flops as f64 / t.seconds / 1e12) } else { "-".into() };
+            let rate = format!("{:.0}", t.bytes as f64 / t.seconds / 1e9);
+            let percent = format!("{:.0} %", 100.0 * share(t.bytes, t.seconds));
+            [t.kernel.to_owned(), t.case.clone(), micros, rate, percent, teraflops]
+        });
+        self.print(&[id, "size", "us", "GB/s", "of copy bandwidth", "TFLOP/s"], rows)?;
+        let rows = steps.iter().map(|s| {
+            let graph = if s.graph { "graph" } else { "kernel by kernel" };
+            let tokens = format!("{:.0}", s.batch as f64 / s.seconds);
+            let percent = format!("{:.0} %", 100.0 * share(s.bytes, s.seconds));
+            [s.batch.to_string(), graph.into(), format!("{:.3}", s.seconds * 1e3), tokens, percent]
+        });
+        self.print(&["batch", "step", "ms", "tokens/s", "of copy bandwidth"], rows)?;
+        let kernels = timings.iter().map(|t| {
+            json!({"kernel": t.kernel, "case": t.case, "seconds": t.seconds, "bytes": t.bytes, "flops": t.flops,
+                   "bandwidth_share": share(t.bytes, t.seconds)})
+        });
+        let step = steps.iter().map(|s| {
+            json!({"batch": s.batch, "context": s.context, "graph": s.graph, "seconds": s.seconds, "bytes": s.bytes,
+                   "tokens_per_s": s.batch as f64 / s.seconds, "bandwidth_share": share(s.bytes, s.seconds)})
+        });
+        let (kernels, step): (Vec<_>, Vec<_>) = (kernels.collect(), step.collect());
+        self.models.push(json!({"model": id, "weights": "random", "kernels": kernels, "steps": step}));
+        Ok(())
+    }
+
+    fn demo(&mut self, found: Value) -> anyhow::Result<()> {
+        let rows = found.as_object().into_iter().flatten().map(|(key, value)| [key.clone(), value.to_string()]);
+        self.print(&["demo pair", ""], rows)?;
+        self.values.push(("demo", found));
+        Ok(())
+    }
+
+    fn write(mut self, path: &std::path::Path) -> anyhow::Result<()> {
+        self.values.push(("models", Value::Array(std::mem::take(&mut self.models))));
+        let all: serde_json::Map<String, Value> =
+            self.values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        let text = serde_json::to_string_pretty(&Value::Object(all))?;
+        if self.format == Format::Json {
+            writeln!(std::io::stdout(), "{text}")?;
+        }
+        write_file(path, text.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_named_as_in_configurations() {
+        let parsed = |text: &str| text.parse::<DeviceChoice>();
+        assert_eq!(parsed("auto"), Ok(DeviceChoice::Auto));
+        assert_eq!(parsed("cpu"), Ok(DeviceChoice::Only(DeviceConfig::Cpu)));
+        assert_eq!(parsed("cuda"), Ok(DeviceChoice::Only(DeviceConfig::Cuda(0))));
+        assert_eq!(parsed("cuda:3"), Ok(DeviceChoice::Only(DeviceConfig::Cuda(3))));
+        assert!(parsed("gpu").expect_err("no such device").contains("cuda:N"));
+    }
+}
