@@ -11,7 +11,7 @@
 //! | [`CudaHead`] | a routing head, run right after the forward pass |
 //! | [`Collective`] | sums over the ranks of a tensor-parallel model |
 //! | [`checks`] | every kernel against a reference on the host |
-//! | [`bench`] | how close each kernel is to its bound |
+//! | [`mod@bench`] | how close each kernel is to its bound |
 //!
 //! Without feature `cuda` everything is here but a device. With `cuda-emulation` the same kernels run on the host, thread
 //! by thread: too slow for anything but tests, which need no GPU.

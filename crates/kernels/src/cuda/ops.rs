@@ -25,7 +25,7 @@ const MAX_SPLIT_BLOCKS: usize = 16;
 pub const MAX_TOP: usize = 128;
 /// Rows of a matrix of activations are there up to a multiple of this: the tensor cores read whole tiles.
 pub const ROW_PADDING: usize = 64;
-/// Words that [`Device::logit_signals`] writes per row: candidate, logit of the extra row, entropy, logarithm of the sum of
+/// Words that the kernel `logit_signals` writes per row: candidate, logit of the extra row, entropy, logarithm of the sum of
 /// exponentials; the last one is for a routing score.
 pub const SIGNAL_WORDS: usize = 5;
 
@@ -117,7 +117,7 @@ impl LayerCache<'_> {
     }
 }
 
-/// What [`Device::rope_append`] applies besides the rotation.
+/// What the kernel `rope_append` applies besides the rotation.
 #[derive(Debug, Clone, Copy)]
 pub struct RopeWeights<'a> {
     /// `[heads.width()]` (Qwen2).
@@ -321,7 +321,7 @@ impl Device {
         unsafe { self.launch("rope_append", grid, (heads.dim / 2).next_multiple_of(32), &mut args) }
     }
 
-    /// Numbers that [`Self::attention`] needs between its kernels for contexts of `splits` splits.
+    /// Numbers that attention needs between its kernels for contexts of `splits` splits.
     pub fn partial_len(tokens: usize, splits: usize, heads: Heads) -> usize {
         tokens * heads.query * splits * (2 + heads.dim)
     }
