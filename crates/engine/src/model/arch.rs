@@ -1,5 +1,7 @@
 //! Shape and constants of a decoder-only transformer.
 
+use tokenrouter_kernels::DecoderConfig;
+
 /// Families that differ in biases and norms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
@@ -133,6 +135,23 @@ impl Arch {
         let frequencies = self.inverse_frequencies();
         let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f));
         angles.map(|angle| (angle.cos(), angle.sin())).unzip()
+    }
+
+    /// What the kernels' decoders want to know, for contexts of up to `positions`.
+    pub fn decoder_config(&self, positions: usize) -> DecoderConfig {
+        let (cos, sin) = self.rope_tables(positions);
+        DecoderConfig {
+            d_model: self.d_model,
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            ffn: self.ffn,
+            vocab: self.vocab,
+            eps: self.eps,
+            cos,
+            sin,
+            rope_interleaved: self.rope_interleaved,
+        }
     }
 
     /// Elements of keys and values per token, over all layers.

@@ -6,10 +6,8 @@ use std::time::Instant;
 
 use candle_core::DType;
 use candle_core::quantized::GgmlDType;
-use smallvec::SmallVec;
 use tokenrouter_kernels::{
-    BlockKind, Decoder, DecoderConfig, Isa, KvCache, KvDtype, LayerWeights, PackedMatrix, Patch, Pool, RowInput,
-    SignalSet, StepNeeds,
+    BlockKind, Decoder, Isa, KvCache, KvDtype, LayerWeights, PackedMatrix, Patch, Pool, SignalSet, StepNeeds,
 };
 
 use super::sampler::{Candidates, Sampler};
@@ -58,19 +56,7 @@ impl NativeRunner {
             None => Arc::clone(&embedding),
         };
         let layers = arch.layers.iter().map(|layer| loader.layer(*layer)).collect::<Result<_, _>>()?;
-        let (cos, sin) = arch.rope_tables(arch.context.min(blocks * block_size));
-        let config = DecoderConfig {
-            d_model: arch.d_model,
-            heads: arch.heads,
-            kv_heads: arch.kv_heads,
-            head_dim: arch.head_dim,
-            ffn: arch.ffn,
-            vocab: arch.vocab,
-            eps: arch.eps,
-            cos,
-            sin,
-            rope_interleaved: arch.rope_interleaved,
-        };
+        let config = arch.decoder_config(arch.context.min(blocks * block_size));
         let norm = loader.vector(Slot::FinalNorm, arch.d_model)?;
         let decoder = Decoder::new(config, (Isa::detect(), pool), embedding, layers, norm, head).map_err(failed)?;
         Ok(Self {
@@ -94,17 +80,7 @@ impl NativeRunner {
         for (from, to) in batch.copies() {
             self.kv.copy_block(*from, *to)?;
         }
-        // On the stack for all but very large batches.
-        let rows: SmallVec<[RowInput<'_>; 32]> = batch
-            .rows()
-            .iter()
-            .map(|row| RowInput {
-                tokens: batch.tokens(row),
-                start: row.start,
-                blocks: batch.blocks(row),
-                sample: row.sample,
-            })
-            .collect();
+        let rows = batch.inputs();
         let needs = StepNeeds {
             hidden: self.needs.hidden,
             residual: false,

@@ -3,6 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+use tokenrouter_kernels::RowInput;
+
 use crate::kv::BlockId;
 use crate::request::{Request, RequestId};
 
@@ -73,6 +76,17 @@ impl Batch {
     /// Adds a copy of a block.
     pub fn push_copy(&mut self, from: BlockId, to: BlockId) {
         self.copies.push((from, to));
+    }
+
+    /// The rows as the kernels' decoders take them, on the stack for all but very large batches.
+    pub fn inputs(&self) -> SmallVec<[RowInput<'_>; 32]> {
+        let input = |row: &'_ Row| RowInput {
+            tokens: &self.tokens[row.tokens.clone()],
+            start: row.start,
+            blocks: &self.blocks[row.blocks.clone()],
+            sample: row.sample,
+        };
+        self.rows.iter().map(input).collect()
     }
 
     /// New tokens of all rows together.

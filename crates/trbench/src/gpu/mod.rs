@@ -133,20 +133,7 @@ fn shape(id: &str, context: usize) -> anyhow::Result<ModelShape> {
     let shape =
         Shape::known(id).ok_or_else(|| usage(format!("--models `{id}` is not known, known are {}", known())))?;
     let arch = shape.arch;
-    let (cos, sin) = arch.rope_tables(context);
-    let config = DecoderConfig {
-        d_model: arch.d_model,
-        heads: arch.heads,
-        kv_heads: arch.kv_heads,
-        head_dim: arch.head_dim,
-        ffn: arch.ffn,
-        vocab: arch.vocab,
-        eps: arch.eps,
-        cos,
-        sin,
-        rope_interleaved: arch.rope_interleaved,
-    };
-    Ok((id.to_owned(), config, arch.layers.len()))
+    Ok((id.to_owned(), arch.decoder_config(context), arch.layers.len()))
 }
 
 /// What is printed and written.

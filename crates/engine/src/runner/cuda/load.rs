@@ -58,18 +58,12 @@ impl Loader<'_> {
         };
         let layers = arch.layers.iter().map(|layer| self.layer(*layer)).collect::<Result<_, _>>()?;
         let norm = self.vector(Slot::FinalNorm, arch.d_model)?;
-        let (cos, sin) = arch.rope_tables(arch.context.min(blocks * block_size));
+        let whole = arch.decoder_config(arch.context.min(blocks * block_size));
         let config = DecoderConfig {
-            d_model: arch.d_model,
             heads: arch.heads / ranks,
             kv_heads: arch.kv_heads / ranks,
-            head_dim: arch.head_dim,
             ffn: arch.ffn / ranks,
-            vocab: arch.vocab,
-            eps: arch.eps,
-            cos,
-            sin,
-            rope_interleaved: arch.rope_interleaved,
+            ..whole
         };
         Ok((config, CudaWeights { embedding, layers, norm, head }))
     }
@@ -85,17 +79,14 @@ impl Loader<'_> {
     fn matrix(&self, slot: Slot, (n, k): (usize, usize), cut: Cut) -> Result<DeviceMatrix, ModelError> {
         let stored = self.weights.get(slot, &[n, k])?;
         let (rank, ranks) = self.rank;
-        let upload = || {
-            let whole = self.host_matrix(&stored, n, k)?;
-            let part = match cut {
-                Cut::Whole => whole,
-                _ if ranks == 1 => whole,
-                Cut::Rows => whole.rows(rank, ranks).map_err(|error| self.failed(error))?,
-                Cut::Columns => whole.columns(rank, ranks).map_err(|error| self.failed(error))?,
-            };
-            DeviceMatrix::upload(self.device, &part).map_err(|error| self.failed(error))
+        let whole = self.host_matrix(&stored, n, k)?;
+        let part = match cut {
+            Cut::Whole => Ok(whole),
+            _ if ranks == 1 => Ok(whole),
+            Cut::Rows => whole.rows(rank, ranks),
+            Cut::Columns => whole.columns(rank, ranks),
         };
-        upload()
+        part.and_then(|part| DeviceMatrix::upload(self.device, &part)).map_err(|error| self.failed(error))
     }
 
     fn host_matrix(&self, stored: &StoredTensor, n: usize, k: usize) -> Result<HostMatrix, ModelError> {

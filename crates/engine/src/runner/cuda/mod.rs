@@ -9,9 +9,8 @@ mod ranks;
 
 use std::time::Instant;
 
-use smallvec::SmallVec;
+use tokenrouter_kernels::SignalSet;
 use tokenrouter_kernels::cuda::{CudaHead, CudaLimits, CudaNeeds, CudaOutput, Device, GraphCounts, MAX_TOP};
-use tokenrouter_kernels::{RowInput, SignalSet};
 
 use super::native::kv_dtype;
 use super::sampler::{Candidates, Sampler};
@@ -166,17 +165,7 @@ impl CudaRunner {
 impl ModelRunner for CudaRunner {
     fn forward(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), RunnerError> {
         output.clear();
-        // On the stack for all but very large batches.
-        let rows: SmallVec<[RowInput<'_>; 32]> = batch
-            .rows()
-            .iter()
-            .map(|row| RowInput {
-                tokens: batch.tokens(row),
-                start: row.start,
-                blocks: batch.blocks(row),
-                sample: row.sample,
-            })
-            .collect();
+        let rows = batch.inputs();
         let hits = self.graph_counts().hits;
         self.ranks.forward(&rows, batch.copies(), &mut self.step)?;
         output.graph = Some(self.graph_counts().hits > hits);
