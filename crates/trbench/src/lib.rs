@@ -1,12 +1,35 @@
 //! Benchmark harness and throughput modelling for token-level LLM routing: everything behind the `trbench` command.
+//!
+//! # Layers
+//!
+//! A module imports modules of its own layer or of layers below it, and no two modules import each other, directly or by
+//! way of others: `scripts/check_layers.py` checks that.
+//!
+//! ```text
+//! cli         subcommands, exit codes
+//!   |
+//! commands    figures   optimize   sweep   serve   nodes   soak   simulate   draft   train   convert   gpu   plan_memory
+//!   |
+//! measuring   run   predict   compare   report   trace   offline
+//!   |
+//! results     results   trials   spec
+//!   |
+//! inputs      dataset   fetch   device   grade   record   stats
+//!   |
+//! basics      error   terminal   files   digest
+//! ```
 
 pub mod cli;
 pub mod compare;
 pub mod convert;
 pub mod dataset;
+pub mod device;
+pub mod digest;
 pub mod draft;
+pub mod error;
 pub mod fetch;
 pub mod figures;
+pub mod files;
 pub mod gpu;
 pub mod grade;
 pub mod nodes;
@@ -14,14 +37,17 @@ pub mod offline;
 pub mod optimize;
 pub mod plan_memory;
 pub mod predict;
+pub mod record;
 pub mod report;
 pub mod results;
 pub mod run;
 pub mod serve;
 pub mod simulate;
 pub mod soak;
+pub mod spec;
 pub mod stats;
 pub mod sweep;
+pub mod terminal;
 pub mod trace;
 pub mod train;
 pub mod trials;

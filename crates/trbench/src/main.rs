@@ -2,8 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    trbench::cli::main(trbench::cli::Cli::parse())
+    trbench::cli::main(trbench::cli::Cli::from_command_line())
 }

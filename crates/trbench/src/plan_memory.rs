@@ -8,11 +8,11 @@ use clap::Args;
 use serde_json::json;
 use tokenrouter_engine::Config;
 use tokenrouter_engine::config::{KvDtypeConfig, ModelConfig};
-use tokenrouter_engine::kv::plan::{DeviceMemory, ModelMemory, common_capacity, devices};
+use tokenrouter_engine::kv::plan::{Capacity, DeviceMemory, ModelMemory, common_capacity, devices};
 use tokenrouter_engine::model::{ModelFiles, Shape, locate};
 
-use crate::cli::usage;
-use crate::report::{Format, plain_table};
+use crate::error::usage;
+use crate::terminal::{Format, plain_table};
 
 /// Arguments of `trbench plan-memory`.
 #[derive(Debug, Clone, Args)]
@@ -66,7 +66,7 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let devices = devices(&config, &shapes, args.kv_dtype, |_| budget);
     let block_size = config.kv.block_size as u64;
     let capacity = common_capacity(&devices, block_size).map_err(|why| usage(why.to_string()))?;
-    print(&devices, (capacity.blocks, capacity.tokens, block_size), args.output)?;
+    print(&devices, capacity, block_size, args.output)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -99,11 +99,8 @@ fn shape(name: &str, model: &ModelConfig) -> anyhow::Result<Shape> {
     }
 }
 
-fn print(
-    devices: &[DeviceMemory],
-    (blocks, tokens, block_size): (u64, u64, u64),
-    format: Format,
-) -> anyhow::Result<()> {
+fn print(devices: &[DeviceMemory], capacity: Capacity, block_size: u64, format: Format) -> anyhow::Result<()> {
+    let Capacity { blocks, tokens } = capacity;
     let mut out = std::io::stdout().lock();
     if format == Format::Json {
         let models = |device: &DeviceMemory| -> Vec<_> {

@@ -4,11 +4,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
-use comfy_table::{CellAlignment, Table, presets};
+use clap::Args;
 
-use crate::cli::usage;
+use crate::error::usage;
 use crate::results::{self, ModelSummary, Summary};
+use crate::terminal::{Format, number, plain_table};
 use crate::trials::{Slo, TrialRows};
 
 /// Arguments of `trbench report`.
@@ -20,19 +20,6 @@ pub struct ReportArgs {
     /// Output format.
     #[arg(long, default_value = "table")]
     output: Format,
-}
-
-/// Output formats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// Tables for people.
-    Table,
-    /// Everything, as JSON.
-    Json,
-    /// One line per system.
-    Csv,
-    /// Markdown tables.
-    Md,
 }
 
 /// Prints the reports of finished runs.
@@ -212,28 +199,6 @@ fn mean_run(runs: &[u64]) -> Option<f64> {
     let visits: u64 = runs.iter().sum();
     let steps: u64 = runs.iter().zip(0u64..).map(|(count, length)| count * length).sum();
     (visits > 0).then(|| steps as f64 / visits as f64)
-}
-
-pub(crate) fn number(value: Option<f64>, digits: usize) -> String {
-    value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))
-}
-
-/// A table for people or in Markdown: the first column to the left, the others to the right.
-pub(crate) fn plain_table<const N: usize>(
-    headings: &[&str; N],
-    rows: impl Iterator<Item = [String; N]>,
-    format: Format,
-) -> Table {
-    let mut table = Table::new();
-    table.load_style(if format == Format::Md { presets::ASCII_MARKDOWN } else { presets::UTF8_HORIZONTAL_ONLY });
-    table.set_header(headings);
-    for row in rows {
-        table.add_row(row);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
 }
 
 fn footnote(summaries: &[Summary]) -> String {

@@ -13,7 +13,7 @@ use tokenrouter_engine::{Config, Engine, server};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::fetch;
-use crate::gpu::DeviceChoice;
+use crate::device::DeviceChoice;
 use crate::predict::Calibration;
 
 /// Arguments of `trbench serve`.
@@ -68,7 +68,7 @@ enum LogFormat {
 /// Serves until interrupted.
 pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let mut config = Config::from_file(&args.config)?;
-    crate::gpu::place(&mut config, args.device)?;
+    crate::device::place(&mut config, args.device)?;
     if let Some(path) = &args.calibration {
         Calibration::read(path)?.apply(&mut config)?;
     }

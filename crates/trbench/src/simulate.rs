@@ -10,7 +10,7 @@ use tokenrouter_engine::scheduler::Mutation;
 use tokenrouter_engine::simulation::Fault;
 use tokenrouter_engine::simulation::campaign::{self, Failure, Options, Summary};
 
-use crate::cli::usage;
+use crate::error::usage;
 
 /// Arguments of `trbench simulate`.
 #[derive(Debug, clap::Args)]
@@ -54,6 +54,14 @@ struct Report {
     violation: Option<String>,
 }
 
+/// Seeds in which a promise was broken.
+#[derive(Debug)]
+struct Failing {
+    seeds: Vec<u64>,
+    /// The smallest scenario that was found for the first of them.
+    smallest: Option<Failure>,
+}
+
 /// Runs the scenarios; exit code 1 when a promise was broken.
 pub fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
     let options = options(args)?;
@@ -64,14 +72,15 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
     let (summary, failures) = campaign::run_many(seeds, &options, &|| bar.inc(1));
     bar.finish_and_clear();
     let seconds = start.elapsed().as_secs_f64();
-    let failing: Vec<u64> = failures.iter().map(|(seed, _)| *seed).collect();
-    let failure = failing.first().and_then(|seed| campaign::shrink(*seed, &options));
+    let seeds: Vec<u64> = failures.iter().map(|(seed, _)| *seed).collect();
+    let smallest = seeds.first().and_then(|seed| campaign::shrink(*seed, &options));
+    let failing = Failing { seeds, smallest };
     let mut out = std::io::stdout().lock();
     if args.json {
-        let report = report(args, &summary, (failing, failure.as_ref()), seconds);
+        let report = report(args, &summary, failing, seconds);
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
     } else {
-        write_text(&mut out, &summary, (&failing, failure.as_ref()), seconds)?;
+        write_text(&mut out, &summary, &failing, seconds)?;
     }
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -89,16 +98,11 @@ fn options(args: &SimulateArgs) -> anyhow::Result<Options> {
     Ok(Options { faults, requests: args.requests.clone(), mutation })
 }
 
-fn report(
-    args: &SimulateArgs,
-    summary: &Summary,
-    (failing_seeds, failure): (Vec<u64>, Option<&Failure>),
-    seconds: f64,
-) -> Report {
+fn report(args: &SimulateArgs, summary: &Summary, failing: Failing, seconds: f64) -> Report {
     Report {
         seeds: summary.seeds,
         first_seed: args.seed,
-        failing_seeds,
+        failing_seeds: failing.seeds,
         events: summary.events,
         requests_completed: summary.completed,
         requests_cancelled: summary.cancelled,
@@ -109,15 +113,15 @@ fn report(
         messages_early: summary.early,
         peer_losses: summary.losses,
         seconds,
-        replay: failure.map(Failure::replay),
-        violation: failure.map(|failure| failure.message.clone()),
+        replay: failing.smallest.as_ref().map(Failure::replay),
+        violation: failing.smallest.map(|failure| failure.message),
     }
 }
 
 fn write_text(
     out: &mut impl std::io::Write,
     summary: &Summary,
-    (failing, failure): (&[u64], Option<&Failure>),
+    failing: &Failing,
     seconds: f64,
 ) -> std::io::Result<()> {
     let Summary { seeds, events, completed, cancelled, failed, tokens, .. } = summary;
@@ -129,10 +133,11 @@ fn write_text(
         out,
         "links: {repeated} messages repeated, {duplicates} duplicates, {early} early, {losses} losses of peers"
     )?;
-    let Some(failure) = failure else {
+    let Some(failure) = &failing.smallest else {
         return writeln!(out, "all invariants held after every event");
     };
-    writeln!(out, "\nBROKEN by seeds {failing:?}{}", if failing.len() >= 8 { " and perhaps more" } else { "" })?;
+    let (seeds, more) = (&failing.seeds, if failing.seeds.len() >= 8 { " and perhaps more" } else { "" });
+    writeln!(out, "\nBROKEN by seeds {seeds:?}{more}")?;
     for line in &failure.trace {
         writeln!(out, "{line}")?;
     }

@@ -10,8 +10,8 @@ use serde::Serialize;
 use tokenrouter_engine::Config;
 use tokenrouter_engine::routing::registry::{self, Span, Sweep};
 
-use crate::cli::usage;
-use crate::report::{Format, plain_table};
+use crate::error::usage;
+use crate::terminal::{Format, plain_table};
 use crate::trace::{self, RequestTrace};
 
 /// Arguments of `trbench sweep-threshold`.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::run::Record;
+use crate::record::Record;
 use crate::stats::{mean, student_interval};
 
 /// What one trial measured.

@@ -146,7 +146,7 @@ fn bad_input_is_named_and_exits_with_2() {
         (vec!["run", "-c", EMULATED, "--dataset-path", &empty], vec!["empty.jsonl", "the data set is empty"]),
         (vec!["run", "-c", EMULATED, "--dataset-path", "nothing.jsonl"], vec!["nothing.jsonl"]),
         (vec!["run", "-c", EMULATED, "--concurrency", "2"], vec!["[1, 4]", "deadlock", "sum(B_i - 1) < 2"]),
-        (vec!["run", "-c", EMULATED, "--concurrency", "0"], vec!["--concurrency 0"]),
+        (vec!["run", "-c", EMULATED, "--concurrency", "0"], vec!["--concurrency", "0 is not in 1..=4096"]),
         (vec!["run", "-c", EMULATED, "--num-prompts", "none"], vec!["`all`"]),
         (vec!["run", "-c", EMULATED, "--system", "single:huge"], vec!["`single:huge`", "small, large"]),
         (
@@ -379,4 +379,19 @@ async fn exchange(url: &str) {
     }
     let garbage = client.post(format!("{url}/v1/chat/completions")).body("{").send().await.expect("an answer");
     assert!(garbage.status().is_client_error());
+}
+
+#[test]
+fn help_has_groups_and_shells_get_completions() {
+    let help = trbench(&["--help"]).env("COLUMNS", "60").output().expect("the binary starts");
+    let help = text(&help.stdout);
+    assert!(help.lines().all(|line| line.chars().count() <= 60), "{help}");
+    let places: Vec<_> = ["Run and compare:", "  run ", "  optimize ", "Serve:", "  serve ", "  models ", "  config ", "Options:"]
+        .map(|part| help.find(part).unwrap_or_else(|| panic!("no `{part}` in {help}")))
+        .into();
+    assert!(places.is_sorted(), "{help}");
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = run(&["completions", shell]);
+        assert!(output.status.success() && text(&output.stdout).contains("sweep-threshold"), "{shell}");
+    }
 }

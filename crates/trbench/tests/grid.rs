@@ -98,6 +98,9 @@ fn cells_run_one_by_one_as_tasks_of_a_job_array() {
     };
     let (code, cells, _) = scenario(&["cells", "grid.yaml"]);
     assert_eq!((code, cells.lines().count()), (Some(0), 6));
+    let first: serde_json::Value = serde_json::from_str(cells.lines().next().expect("a cell")).expect("JSON");
+    assert_eq!(first["spec"]["concurrency"], 2);
+    assert_eq!(first["run"][0], "--config=system.yaml");
     let array = |args: &[&str]| {
         let (code, script, err) =
             scenario(&[&["run", "grid.yaml", "--backend", "slurm", "--dry-run", "--out", "out"], args].concat());
@@ -129,6 +132,7 @@ fn mistakes_in_a_scenario_are_named_before_anything_runs() {
         ("x: requests", "x: request", "unknown axis `request`"),
         ("concurrency: 4", "concurrency: four", "invalid value 'four'"),
         ("metrics: [", "metrics: [speed, ", "speed"),
+        ("max-tokens: 16", "max_tokens: 16", "did you mean `max-tokens`?"),
         ("system.yaml", "other.yaml", "other.yaml"),
     ] {
         std::fs::write(dir.join("bad.yaml"), SCENARIO.replace(from, to)).expect("writable");

@@ -160,16 +160,69 @@ fn a_run_is_continued_where_it_was_interrupted() {
     let output = resume(&["--seed", "9"]);
     assert_eq!(output.status.code(), Some(2));
     let message = text(&output.stderr);
-    assert!(message.contains("`seed`") && message.contains("is 0, this run has 9"), "{message}");
+    assert!(message.contains("`seed` is 0, this run has 9") && !message.contains("`repeats`"), "{message}");
+    // All differences are named, and none that does not change what is measured.
+    let output = resume(&["--repeats", "2", "--temperature", "0.7", "--slo-ttft-ms", "5", "--trials", "3"]);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    let wanted = "`repeats` is 1, this run has 2; `temperature` is 0.0, this run has 0.7\n";
+    assert!(message.ends_with(wanted), "{message}");
+    let output = resume(&["--set", "routing.probability=0.5"]);
+    assert!(text(&output.stderr).contains("`set` is [], this run has [\"routing.probability=0.5\"]"), "{output:?}");
+}
+
+#[test]
+fn results_from_before_specs_can_be_continued() {
+    let args = ["--num-prompts", "4", "--max-tokens", "4", "--concurrency", "4"];
+    let (_dir, out) = run(&args);
+    let path = out.join("manifest.json");
+    let mut manifest: Value = serde_json::from_str(&std::fs::read_to_string(&path).expect("a manifest")).expect("JSON");
+    assert!(manifest.as_object_mut().expect("a map").shift_remove("spec").is_some());
+    std::fs::write(&path, manifest.to_string()).expect("writable");
+    let csv = out.join("result.csv");
+    let rows = std::fs::read_to_string(&csv).expect("rows");
+    assert!(rows.contains(",buffer_wait_ms,"));
+    std::fs::write(&csv, rows.replace(",buffer_wait_ms,", ",admission_wait_ms,")).expect("writable");
+    let resume = |more: &[&str]| {
+        let folder = out.to_str().expect("utf-8");
+        trbench(&[&["run", "-c", EMULATED, "--resume", folder][..], &args, more].concat())
+    };
+    let output = resume(&["--seed", "9"]);
+    assert!(text(&output.stderr).contains("`seed` is 0, this run has 9"), "{}", text(&output.stderr));
+    let before = column(&out, "admission_wait_ms");
+    let output = resume(&["--trials", "2"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(column(&out, "buffer_wait_ms")[..4], before, "old rows are kept");
+}
+
+#[test]
+fn a_run_can_be_given_as_a_file() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (file, out) = (dir.path().join("run.json"), dir.path().join("out"));
+    let spec = json!({"version": 1, "config": EMULATED, "num-prompts": 3, "max-tokens": 5, "system": "async", "seed": 4});
+    std::fs::write(&file, spec.to_string()).expect("writable");
+    let (file, out) = (file.to_str().expect("utf-8"), out.to_str().expect("utf-8"));
+    let output = trbench(&["run", "--spec", file, "--output-dir", out]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let manifest = std::fs::read_to_string(Path::new(out).join("manifest.json")).expect("a manifest");
+    let manifest: Value = serde_json::from_str(&manifest).expect("JSON");
+    assert_eq!((&manifest["spec"]["system"], &manifest["spec"]["max-tokens"]), (&json!(["async"]), &json!(5)));
+    // What the manifest records is a spec for the same run.
+    std::fs::write(file, manifest["spec"].to_string()).expect("writable");
+    let output = trbench(&["run", "--spec", file, "--resume", out]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = trbench(&["run", "--spec", file, "--seed", "3"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("cannot be used with"), "{}", text(&output.stderr));
 }
 
 #[test]
 fn bad_flags_are_named_and_exit_with_2() {
     for (args, wanted) in [
-        (vec!["--rate", "0"], "--rate 0"),
+        (vec!["--rate", "0"], "0 is not allowed, allowed is above 0"),
         (vec!["--arrivals", "poisson"], "--rate"),
         (vec!["--rate", "1", "--arrivals", "uniform"], "`gamma:CV`"),
-        (vec!["--trials", "0"], "--trials 0"),
+        (vec!["--trials", "0"], "0 is not in 1..=1000"),
         (vec!["--trials", "2", "--trace"], "--trace"),
         (vec!["--slo-tpot-ms", "-1"], "--slo-tpot-ms"),
         (vec!["--resume", "no/such/folder"], "no/such/folder"),

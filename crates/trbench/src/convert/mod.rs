@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tokenrouter_engine::routing::heads::{About, Head, HeadFile, HeadKind, HeadTensor};
 
-use crate::cli::usage;
+use crate::error::usage;
 use archive::Checkpoint;
 use pickle::Object;
 

@@ -11,7 +11,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use super::download::{self, FetchArgs};
 use super::stats::Stats;
 use super::{BuiltIn, Container, Kind, Reader, records};
-use crate::cli::usage;
+use crate::error::usage;
 
 /// Errors that `check` prints one by one.
 const MOST_ERRORS: usize = 20;

@@ -12,7 +12,7 @@ use tokenrouter_engine::model::cache_dir;
 
 use super::Kind;
 use super::command::survey;
-use crate::cli::{Interrupted, usage};
+use crate::error::{Interrupted, usage};
 
 /// Names of unfinished files.
 const WORK_PREFIX: &str = ".fetch-";
@@ -184,7 +184,7 @@ async fn download(url: &Url, file: &mut std::fs::File) -> anyhow::Result<String>
         bail!("`{url}` answered {}, nothing was stored", response.status());
     }
     let announced = response.content_length();
-    let bar = crate::run::spinner(&format!("fetching {url}"));
+    let bar = crate::terminal::spinner(&format!("fetching {url}"));
     let mut hasher = Sha256::new();
     let mut size = 0;
     while let Some(chunk) = response.chunk().await.with_context(unreachable)? {

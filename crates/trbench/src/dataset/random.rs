@@ -98,6 +98,15 @@ impl std::str::FromStr for Lengths {
     }
 }
 
+impl std::fmt::Display for Lengths {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self { least, most } if least == most => write!(f, "{least}"),
+            Self { least, most } => write!(f, "{least}-{most}"),
+        }
+    }
+}
+
 /// Sessions of one turn each. The same seed gives the same prompts, whatever their number.
 pub(super) fn sessions(count: usize, lengths: Lengths, seed: u64) -> Vec<Session> {
     (0..count as u64)

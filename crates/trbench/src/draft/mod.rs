@@ -24,9 +24,9 @@ use tokenrouter_engine::model::ModelFiles;
 use self::evaluate::{Agreement, compare};
 use self::fit::Gap;
 use self::select::Select;
-use crate::cli::usage;
+use crate::error::usage;
 use crate::offline::{OfflineModel, Output, Use, Writing, built_in_or_files, command_line, openings, weight_dtype};
-use crate::report::{Format, plain_table};
+use crate::terminal::{Format, plain_table};
 
 /// Most tokens that are written to measure agreement on the model's own text.
 const HELD_OUT_TOKENS: usize = 4000;
@@ -121,7 +121,7 @@ pub fn run(args: &DraftArgs) -> anyhow::Result<ExitCode> {
         check_keep(keep, files.arch.layers.len())?;
     }
     let texts = Corpus::new(args, &files)?;
-    let bar = crate::run::spinner("loading the model");
+    let bar = crate::terminal::spinner("loading the model");
     let mut full = OfflineModel::load(&files, args.large_dtype, args.threads, Use::Write)?;
     let mut draft = OfflineModel::load(&files, args.dtype, args.threads, Use::Read)?;
     let keep = match given {

@@ -16,8 +16,9 @@ use clap::{Args, ValueEnum};
 use indexmap::IndexMap;
 use serde::Deserialize;
 
-use crate::cli::usage;
-use crate::results::{origin, write_file};
+use crate::error::usage;
+use crate::files::write_file;
+use crate::results::origin;
 
 /// Arguments of `trbench figures`.
 #[derive(Debug, Clone, Args)]

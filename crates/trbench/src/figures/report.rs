@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::Figure;
-use crate::results::{cpu_name, write_file};
+use crate::files::write_file;
+use crate::results::cpu_name;
 
 /// Writes both.
 pub(super) fn write(folder: &Path, figures: &[Figure]) -> anyhow::Result<()> {

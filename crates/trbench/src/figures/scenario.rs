@@ -10,14 +10,15 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::grid::cells;
 use super::{FiguresArgs, Profile, Scenario, figure_name, make, read};
-use crate::cli::usage;
-use crate::results::write_file;
-use crate::run::note;
+use crate::error::usage;
+use crate::files::write_file;
+use crate::terminal::note;
 
 /// What `trbench scenario` can do.
 #[derive(Debug, Subcommand)]
 pub enum ScenarioCommand {
-    /// Print the cells of a scenario: index, name, and the flags of `trbench run`, as JSON lines.
+    /// Print the cells of a scenario: index, name, the flags of `trbench run`, and the spec for `trbench run --spec`, as
+    /// JSON lines.
     Cells(Of),
     /// Measure the cells that are missing, then draw the figure. May be interrupted and repeated.
     Run(RunCells),
@@ -79,8 +80,9 @@ fn print_cells(of: &Of) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     match of.read()? {
         Scenario::Grid { profiles, .. } => {
-            for (index, plan) in cells::plan(&profiles[&of.profile], of.folder())?.iter().enumerate() {
-                writeln!(out, "{}", serde_json::json!({"cell": index, "name": plan.name(), "run": plan.args}))?;
+            for (index, cell) in cells::cells(&profiles[&of.profile], of.folder())?.iter().enumerate() {
+                let (run, spec) = (cell.overrides.flags(), cell.overrides.file());
+                writeln!(out, "{}", serde_json::json!({"cell": index, "name": cell.name(), "run": run, "spec": spec}))?;
             }
         }
         _ => writeln!(out, "{}", serde_json::json!({"cell": 0, "name": of.name()}))?,
@@ -134,7 +136,7 @@ impl Of {
         if let Scenario::Grid { profiles, .. } = &scenario {
             profiles[&self.profile].check().map_err(usage)?;
             // Mistakes are found here, and not by every task.
-            cells::checked(&profiles[&self.profile], self.folder())?;
+            cells::cells(&profiles[&self.profile], self.folder())?;
         }
         Ok(scenario)
     }
@@ -155,7 +157,7 @@ impl RunCells {
         let count = match scenario {
             Scenario::Grid { profiles, .. } => {
                 let settings = &profiles[&self.of.profile];
-                let mut cells = cells::checked(settings, self.of.folder())?;
+                let mut cells = cells::cells(settings, self.of.folder())?;
                 let count = cells.len();
                 if index < count {
                     let cell = cells.swap_remove(index);
@@ -179,10 +181,10 @@ impl RunCells {
             let done = self.out.join(format!("{}.md", self.of.name())).is_file();
             return Ok(if done { Vec::new() } else { vec![0] });
         };
-        let plans = cells::plan(&profiles[&self.of.profile], self.of.folder())?;
+        let cells = cells::cells(&profiles[&self.of.profile], self.of.folder())?;
         let mut missing = Vec::new();
-        for (index, plan) in plans.iter().enumerate() {
-            if cells::finished(&self.out.join("runs").join(plan.name()))?.is_none() {
+        for (index, cell) in cells.iter().enumerate() {
+            if cells::finished(&self.out.join("runs").join(cell.name()))?.is_none() {
                 missing.push(index);
             }
         }

@@ -1,72 +1,24 @@
-//! `--device`, and `trbench bench-kernels`: what a GPU machine is asked to prove.
+//! `trbench bench-kernels`: what a GPU machine is asked to prove.
 
 mod demo;
 
 use std::io::Write as _;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::str::FromStr;
 
 use anyhow::bail;
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use serde_json::{Value, json};
-use tokenrouter_engine::Config;
-use tokenrouter_engine::config::{DeviceConfig, RunnerKind};
 use tokenrouter_engine::model::Shape;
 use tokenrouter_kernels::DecoderConfig;
 use tokenrouter_kernels::cuda::bench::{self, StepTiming, Timing};
 use tokenrouter_kernels::cuda::{Device, checks};
 
-use crate::cli::usage;
-use crate::report::{Format, plain_table};
-use crate::results::write_file;
-
-/// `--device`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeviceChoice {
-    /// A GPU where there is one.
-    Auto,
-    /// This one, or none.
-    Only(DeviceConfig),
-}
-
-impl FromStr for DeviceChoice {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "auto" {
-            return Ok(Self::Auto);
-        }
-        let device = serde_json::from_value(json!(text));
-        device.map(Self::Only).map_err(|_| "expected `auto`, `cpu`, `cuda` or `cuda:N`".into())
-    }
-}
-
-/// Puts all models of a configuration on the chosen device. Emulated ones are nowhere.
-pub(crate) fn place(config: &mut Config, choice: Option<DeviceChoice>) -> anyhow::Result<()> {
-    let Some(choice) = choice else { return Ok(()) };
-    let device = match choice {
-        DeviceChoice::Only(device) => device,
-        DeviceChoice::Auto => match Device::cuda(0) {
-            Ok(_) => DeviceConfig::Cuda(0),
-            Err(why) => {
-                let _best_effort = writeln!(std::io::stderr(), "warning: --device auto: the CPU is used: {why}");
-                DeviceConfig::Cpu
-            }
-        },
-    };
-    if let DeviceConfig::Cuda(ordinal) = device {
-        // Whoever asks for a GPU must not get a CPU.
-        Device::cuda(ordinal).map_err(|why| anyhow::anyhow!("--device {device}: {why}"))?;
-    }
-    for model in config.models.values_mut().filter(|model| model.emulated.is_none()) {
-        model.device = device;
-        model.runner = RunnerKind::Native;
-        if device == DeviceConfig::Cpu {
-            model.tp_size = 1;
-        }
-    }
-    config.validate().map_err(|(key, why)| usage(format!("--device {device}: `{key}`: {why}")))
-}
+use crate::error::usage;
+use crate::files::write_file;
+use crate::terminal::{Format, plain_table};
 
 /// Arguments of `trbench bench-kernels`.
 #[derive(Debug, Clone, Args)]
@@ -78,10 +30,10 @@ pub struct BenchKernelsArgs {
     #[arg(long, value_delimiter = ',', default_value = "Qwen/Qwen3-0.6B,Qwen/Qwen3-8B")]
     models: Vec<String>,
     /// Batch sizes.
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32")]
+    #[arg(long, value_parser = count(1..=512), value_delimiter = ',', default_value = "1,2,4,8,16,32")]
     batches: Vec<usize>,
     /// Positions that a row attends to.
-    #[arg(long, default_value_t = 1024)]
+    #[arg(long, value_parser = count(1..=32_768), default_value_t = 1024)]
     context: usize,
     /// Only check the kernels.
     #[arg(long)]
@@ -94,15 +46,13 @@ pub struct BenchKernelsArgs {
     output: Format,
 }
 
+fn count(allowed: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(allowed)
+}
+
 /// Checks all kernels, times them and whole steps beside the device's own bandwidth, writes JSON.
 pub fn run(args: &BenchKernelsArgs) -> anyhow::Result<ExitCode> {
     let shapes = args.models.iter().map(|id| shape(id, args.context)).collect::<anyhow::Result<Vec<_>>>()?;
-    if let Some(bad) = args.batches.iter().find(|batch| !(1..=512).contains(*batch)) {
-        return Err(usage(format!("--batches {bad} is not allowed, allowed are 1 to 512")));
-    }
-    if !(1..=32_768).contains(&args.context) {
-        return Err(usage(format!("--context {} is not allowed, allowed are 1 to 32768", args.context)));
-    }
     let device = Device::cuda(args.ordinal)?;
     let checked = checks::all(&device)?;
     let mut report = Report::new(&device, args.output)?;
@@ -113,7 +63,7 @@ pub fn run(args: &BenchKernelsArgs) -> anyhow::Result<ExitCode> {
         for (id, config, layers) in &shapes {
             let timings = bench::kernels(&device, config, &args.batches, &[args.context])?;
             let steps = bench::steps(&device, config, *layers, (&args.batches, args.context))?;
-            report.model(id, bandwidth, (&timings, &steps))?;
+            report.model(&ModelTimings { id, bandwidth, kernels: &timings, steps: &steps })?;
         }
         report.demo(demo::compare(args.ordinal)?)?;
     }
@@ -123,6 +73,16 @@ pub fn run(args: &BenchKernelsArgs) -> anyhow::Result<ExitCode> {
         bail!("{} of {} checks failed: {}", failed.len(), checked.len(), failed.join(", "));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was timed of a model's shape.
+#[derive(Debug, Clone, Copy)]
+struct ModelTimings<'a> {
+    id: &'a str,
+    /// Of the device, copying, in bytes per second.
+    bandwidth: f64,
+    kernels: &'a [Timing],
+    steps: &'a [StepTiming],
 }
 
 /// Id, shape, layers.
@@ -176,9 +136,10 @@ impl Report {
         Ok(())
     }
 
-    fn model(&mut self, id: &str, bandwidth: f64, (timings, steps): (&[Timing], &[StepTiming])) -> anyhow::Result<()> {
+    fn model(&mut self, timings: &ModelTimings<'_>) -> anyhow::Result<()> {
+        let ModelTimings { id, bandwidth, kernels, steps } = *timings;
         let share = |bytes: usize, seconds: f64| bytes as f64 / bandwidth / seconds;
-        let rows = timings.iter().map(|t| {
+        let rows = kernels.iter().map(|t| {
             let micros = format!("{:.1}", t.seconds * 1e6);
             let teraflops = if t.flops > 0 { format!("{:.1}", t.flops as f64 / t.seconds / 1e12) } else { "-".into() };
             let rate = format!("{:.0}", t.bytes as f64 / t.seconds / 1e9);
@@ -193,7 +154,7 @@ impl Report {
             [s.batch.to_string(), graph.into(), format!("{:.3}", s.seconds * 1e3), tokens, percent]
         });
         self.print(&["batch", "step", "ms", "tokens/s", "of copy bandwidth"], rows)?;
-        let kernels = timings.iter().map(|t| {
+        let kernels = kernels.iter().map(|t| {
             json!({"kernel": t.kernel, "case": t.case, "seconds": t.seconds, "bytes": t.bytes, "flops": t.flops,
                    "bandwidth_share": share(t.bytes, t.seconds)})
         });
@@ -222,20 +183,5 @@ impl Report {
             writeln!(std::io::stdout(), "{text}")?;
         }
         write_file(path, text.as_bytes())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn devices_are_named_as_in_configurations() {
-        let parsed = |text: &str| text.parse::<DeviceChoice>();
-        assert_eq!(parsed("auto"), Ok(DeviceChoice::Auto));
-        assert_eq!(parsed("cpu"), Ok(DeviceChoice::Only(DeviceConfig::Cpu)));
-        assert_eq!(parsed("cuda"), Ok(DeviceChoice::Only(DeviceConfig::Cuda(0))));
-        assert_eq!(parsed("cuda:3"), Ok(DeviceChoice::Only(DeviceConfig::Cuda(3))));
-        assert!(parsed("gpu").expect_err("no such device").contains("cuda:N"));
     }
 }

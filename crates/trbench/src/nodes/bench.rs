@@ -7,40 +7,42 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use comfy_table::Table;
 use tokenrouter_engine::node::link_latency;
 use tokenrouter_engine::{CommittedToken, Config, Engine, EngineError, FinishReason, Request, SamplingParams};
 
 use super::on_this_machine;
-use crate::cli::usage;
+use crate::error::usage;
 use crate::fetch;
 
 /// Arguments of `trbench bench-link`.
 #[derive(Debug, Args)]
 pub struct BenchLinkArgs {
     /// Handoffs that are timed in either direction.
-    #[arg(long, default_value_t = 20_000)]
+    #[arg(long, value_parser = at_least_one(), default_value_t = 20_000)]
     rounds: usize,
     /// A system of two models whose throughput is measured, in one process and on two nodes of this machine. Without one,
     /// only the time of a handoff is measured.
     #[arg(long, short)]
     config: Option<PathBuf>,
     /// Requests of a run.
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, value_parser = at_least_one(), default_value_t = 16)]
     requests: usize,
     /// Tokens of an answer.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, value_parser = at_least_one(), default_value_t = 64)]
     max_tokens: usize,
     /// Runs of either, in turns; the median counts.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, value_parser = at_least_one(), default_value_t = 5)]
     trials: usize,
+}
+
+fn at_least_one() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
 }
 
 /// Measures and prints a table.
 pub fn run(args: &BenchLinkArgs) -> anyhow::Result<ExitCode> {
-    if args.trials == 0 || args.requests == 0 || args.max_tokens == 0 || args.rounds == 0 {
-        return Err(usage("`--trials`, `--requests`, `--max-tokens` and `--rounds` must be 1 or more"));
-    }
     handoffs(args.rounds)?;
     match &args.config {
         Some(path) => throughput(args, path),

@@ -16,7 +16,7 @@ use tokenrouter_engine::scheduler::Batch;
 use tokenrouter_engine::{Request, RequestId, SamplingParams, runner};
 use tokenrouter_kernels::{Decoder, Pool, RowInput, StepNeeds, StepOutput};
 
-use crate::cli::usage;
+use crate::error::usage;
 pub(crate) use text::{built_in_or_files, openings};
 
 /// Positions that are read in one step: bounds the memory for logits.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use tokenrouter_engine::tokenizer::{ChatMessage, TextCodec};
 
 use super::LENGTH;
-use crate::cli::usage;
+use crate::error::usage;
 use crate::dataset::{self, BuiltIn, Source};
 
 /// Words of a document that a model continues.

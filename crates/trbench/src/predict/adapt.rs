@@ -20,8 +20,8 @@ use tokenrouter_engine::{Config, Engine};
 
 use super::calibrate::window;
 use super::{Inputs, steady};
-use crate::cli::usage;
-use crate::report::{Format, plain_table};
+use crate::error::usage;
+use crate::terminal::{Format, plain_table};
 
 /// Arguments of `trbench adapt`.
 #[derive(Debug, Clone, Args)]

@@ -16,10 +16,11 @@ use tokenrouter_engine::scheduler::ModelStats;
 
 use super::calibration::{Calibration, ModelCalibration};
 use super::steady::{self, Window};
-use crate::cli::usage;
-use crate::report::{Format, plain_table};
-use crate::results::{cpu_name, write_file};
-use crate::run::spinner;
+use crate::error::usage;
+use crate::terminal::{Format, plain_table};
+use crate::files::write_file;
+use crate::results::cpu_name;
+use crate::terminal::spinner;
 use crate::stats::{geometric_test, wilson};
 
 /// Arguments of `trbench calibrate`.
@@ -30,7 +31,7 @@ pub struct CalibrateArgs {
     config: PathBuf,
     /// Where all models compute, instead of what the configuration says: `cpu`, `cuda:N` or `auto`.
     #[arg(long, env = "TRBENCH_DEVICE")]
-    device: Option<crate::gpu::DeviceChoice>,
+    device: Option<crate::device::DeviceChoice>,
     /// Requests in flight, one run each; together they should show every batch size.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
     concurrency: Vec<usize>,
@@ -58,7 +59,7 @@ pub struct CalibrateArgs {
 pub fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
     check_load(&args.concurrency, args.seconds)?;
     let mut config = Config::from_file(&args.config)?;
-    crate::gpu::place(&mut config, args.device)?;
+    crate::device::place(&mut config, args.device)?;
     crate::fetch::ensure_sources(&config)?;
     if !(1..=1_000_000).contains(&args.input_len) {
         return Err(usage(format!("--input-len {} is not allowed, allowed are 1 to 1000000", args.input_len)));

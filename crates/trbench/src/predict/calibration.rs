@@ -7,7 +7,7 @@ use tokenrouter_engine::Config;
 use tokenrouter_engine::config::{LatencyProfile, ProfileConfig, ThresholdConfig};
 
 use super::{DEFAULT_QUANTUM_MS, Inputs};
-use crate::cli::usage;
+use crate::error::usage;
 use crate::stats::GeometricTest;
 
 /// Step times, routing and commit matrices of a system.

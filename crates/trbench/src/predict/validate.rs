@@ -12,10 +12,10 @@ use super::Inputs;
 use super::calibrate::{check_load, measure, of_counters, window};
 use super::calibration::Calibration;
 use super::steady::{self, Steady, Window};
-use crate::cli::usage;
-use crate::report::{Format, plain_table};
-use crate::results::write_file;
-use crate::run::spinner;
+use crate::error::usage;
+use crate::terminal::{Format, plain_table};
+use crate::files::write_file;
+use crate::terminal::spinner;
 
 /// Arguments of `trbench validate`.
 #[derive(Debug, Clone, Args)]

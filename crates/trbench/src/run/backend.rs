@@ -2,17 +2,18 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
-use tokenrouter_engine::tokenizer::{ChatMessage, TextCodec};
+use tokenrouter_engine::tokenizer::ChatMessage;
 use tokenrouter_engine::{Config, Engine, EngineStats, FinishReason, Request, SamplingParams, StreamEvent};
 
-use super::args::{Named, RunArgs};
 use super::completion;
-use super::judge::Answer;
+use super::judge::Transcript;
 use super::remote::Remote;
+use super::reply::{Reply, render};
+use crate::spec::{Named, RunSpec};
 use crate::trace::TraceStep;
 
 /// Longest time without a byte from a server.
@@ -32,75 +33,13 @@ pub(super) enum Backend {
     Remote(Box<Remote>),
 }
 
-/// What came back so far; kept when a request is interrupted.
-#[derive(Debug)]
-pub(super) struct Reply {
-    /// When it was sent, or was to be.
-    start: Instant,
-    pub(super) prompt_tokens: Option<u64>,
-    pub(super) tokens: u64,
-    pub(super) text: String,
-    /// Whether there is text at all: emulated models write none, and nothing is graded then.
-    pub(super) has_text: bool,
-    pub(super) first_token: Option<Duration>,
-    pub(super) llm_ratio: Option<f64>,
-    pub(super) handoffs: Option<u64>,
-    pub(super) admission_wait: Option<Duration>,
-    pub(super) finish_reason: String,
-    pub(super) error: Option<String>,
-    /// Whether steps are wanted, and the steps.
-    pub(super) trace: bool,
-    /// See `trace`.
-    pub(super) steps: Vec<TraceStep>,
-    /// Counts the tokens of all requests as they come, for the progress bar.
-    pub(super) live: std::rc::Rc<std::cell::Cell<u64>>,
-    /// Prompt and answer, where they are to be judged and the tokens are known.
-    pub(super) answer: Option<Answer>,
-}
-
-impl Reply {
-    pub(super) fn new(start: Instant, live: std::rc::Rc<std::cell::Cell<u64>>, trace: bool) -> Self {
-        Self {
-            start,
-            prompt_tokens: None,
-            tokens: 0,
-            text: String::new(),
-            has_text: false,
-            first_token: None,
-            llm_ratio: None,
-            handoffs: None,
-            admission_wait: None,
-            finish_reason: String::new(),
-            error: None,
-            trace,
-            steps: Vec::new(),
-            live,
-            answer: None,
-        }
-    }
-
-    /// Text that became certain with the last token.
-    fn add_text(&mut self, piece: &str) {
-        self.text.push_str(piece);
-        if let Some(step) = self.steps.last_mut().filter(|step| step.record.committed) {
-            step.text.push_str(piece);
-        }
-    }
-
-    pub(super) fn count_token(&mut self) {
-        self.first_token.get_or_insert_with(|| self.start.elapsed());
-        self.tokens += 1;
-        self.live.set(self.live.get() + 1);
-    }
-}
-
 impl Backend {
     /// The servers of `--endpoint`; those of single models need the configuration.
-    pub(super) fn servers(args: &RunArgs, config: Option<&Config>) -> anyhow::Result<Self> {
+    pub(super) fn servers(spec: &RunSpec, config: Option<&Config>) -> anyhow::Result<Self> {
         let client =
             reqwest::Client::builder().read_timeout(READ_TIMEOUT).build().context("cannot make an HTTP client")?;
         let by_model = |list: &[Named]| list.iter().map(|n| (n.model.clone(), n.value.clone())).collect();
-        let (urls, models): (HashMap<_, _>, HashMap<_, _>) = (by_model(&args.endpoint), by_model(&args.model));
+        let (urls, models): (HashMap<_, _>, HashMap<_, _>) = (by_model(&spec.endpoint), by_model(&spec.model));
         match config {
             Some(config) => Ok(Self::Remote(Box::new(Remote::new(client, config, &urls, &models)?))),
             None => {
@@ -161,15 +100,6 @@ impl Backend {
     }
 }
 
-/// A conversation as one text.
-pub(super) fn render(text: Option<&TextCodec>, messages: &[ChatMessage]) -> anyhow::Result<String> {
-    if let Some(text) = text.filter(|text| text.has_chat_template()) {
-        return Ok(text.apply_chat_template(messages)?);
-    }
-    let contents: Vec<_> = messages.iter().map(|message| message.content.as_str()).collect();
-    Ok(contents.join("\n\n"))
-}
-
 async fn ask_engine(
     engine: &Engine,
     messages: &[ChatMessage],
@@ -183,8 +113,8 @@ async fn ask_engine(
         None => messages.iter().flat_map(|message| message.content.bytes()).step_by(4).map(u32::from).collect(),
     };
     reply.prompt_tokens = Some(prompt.len() as u64);
-    if let Some(answer) = &mut reply.answer {
-        *answer = Answer { tokens: prompt.clone(), prompt: prompt.len() };
+    if let Some(transcript) = &mut reply.transcript {
+        *transcript = Transcript { tokens: prompt.clone(), prompt: prompt.len() };
     }
     let mut decoder = engine.text().map(|text| text.stream(&sampling.stop));
     let mut stream = engine.generate(Request { trace: reply.trace, ..Request::new(prompt, sampling, key) })?;
@@ -199,8 +129,8 @@ async fn ask_engine(
             StreamEvent::Logprobs(_) => {}
             StreamEvent::Token(token) => {
                 reply.count_token();
-                if let Some(answer) = &mut reply.answer {
-                    answer.tokens.push(token.id);
+                if let Some(transcript) = &mut reply.transcript {
+                    transcript.tokens.push(token.id);
                 }
                 if let Some(decoder) = &mut decoder {
                     let piece = decoder.push(token.id)?;
@@ -212,7 +142,7 @@ async fn ask_engine(
                 let tokens = stats.tokens();
                 reply.llm_ratio = (tokens > 0).then(|| (tokens - entry) as f64 / tokens as f64);
                 reply.handoffs = Some(stats.handoffs);
-                reply.admission_wait = Some(stats.admission_wait);
+                reply.buffer_wait = Some(stats.admission_wait);
                 reply.finish_reason = reason.as_str().to_owned();
                 if let FinishReason::Error(message) = reason {
                     reply.error = Some(message);
@@ -286,7 +216,7 @@ fn take_chunk(data: &str, reply: &mut Reply) -> anyhow::Result<()> {
     if let Some(handoffs) = routing["handoffs"].as_u64() {
         reply.handoffs = Some(handoffs);
         reply.llm_ratio = routing["llm_ratio"].as_f64();
-        reply.admission_wait = routing["admission_wait_ms"].as_f64().map(|ms| Duration::from_secs_f64(ms / 1e3));
+        reply.buffer_wait = routing["admission_wait_ms"].as_f64().map(|ms| Duration::from_secs_f64(ms / 1e3));
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use tokenrouter_engine::routing::Signals;
 
-use crate::cli::usage;
+use crate::error::usage;
 
 /// Log-probabilities asked for each token, where a method reads the entropy.
 pub(super) const TOP: usize = 20;

@@ -12,11 +12,14 @@ use futures_util::future::join_all;
 use tokenrouter_engine::SamplingParams;
 use tokio::sync::watch;
 
-use super::backend::{Backend, Reply};
-use super::judge::Answer;
-use super::record::{Place, Record, record};
-use super::{RunArgs, progress};
+use super::backend::Backend;
+use super::judge::Transcript;
+use super::record::{Place, record};
+use super::reply::Reply;
 use crate::dataset::Item;
+use crate::record::Record;
+use crate::spec::RunSpec;
+use crate::terminal;
 use crate::trace::RequestTrace;
 
 /// What is sent in one trial.
@@ -49,7 +52,7 @@ pub(super) struct Outcome {
     /// The steps of those requests, if they were asked for.
     pub traces: Vec<RequestTrace>,
     /// Prompts and answers of those that are complete, if they are to be judged.
-    pub answers: Vec<Answer>,
+    pub answers: Vec<Transcript>,
     /// From the first send to the last end.
     pub duration: Duration,
     /// Time in which the client's thread was busy.
@@ -65,7 +68,7 @@ const TICK: Duration = Duration::from_millis(250);
 struct Shared<'a> {
     backend: &'a Backend,
     load: &'a Load<'a>,
-    args: &'a RunArgs,
+    spec: &'a RunSpec,
     sessions: Vec<Range<usize>>,
     /// Number of the next session to start; counts on through the repeats.
     next: Cell<usize>,
@@ -73,7 +76,7 @@ struct Shared<'a> {
     stop: watch::Receiver<bool>,
     records: RefCell<Vec<Record>>,
     traces: RefCell<Vec<RequestTrace>>,
-    answers: RefCell<Vec<(u64, Answer)>>,
+    answers: RefCell<Vec<(u64, Transcript)>>,
     bar: indicatif::ProgressBar,
     start: Instant,
 }
@@ -94,13 +97,13 @@ pub(super) fn first_open(items: &[Item], repeats: usize, done: &HashSet<u64>) ->
 }
 
 /// Sends every item `repeats` times.
-pub(super) async fn drive(backend: &Backend, load: &Load<'_>, args: &RunArgs) -> Outcome {
+pub(super) async fn drive(backend: &Backend, load: &Load<'_>, spec: &RunSpec) -> Outcome {
     let total = (load.items.len() * load.repeats - load.done.len()) as u64;
     let (stopper, stop) = watch::channel(false);
     let shared = Shared {
         backend,
         load,
-        args,
+        spec,
         sessions: sessions(load.items),
         next: Cell::new(0),
         tokens: Rc::default(),
@@ -108,7 +111,7 @@ pub(super) async fn drive(backend: &Backend, load: &Load<'_>, args: &RunArgs) ->
         records: RefCell::default(),
         traces: RefCell::default(),
         answers: RefCell::default(),
-        bar: progress::requests(total, &load.label),
+        bar: terminal::requests(total, &load.label),
         start: Instant::now(),
     };
     let busy_before = busy();
@@ -205,18 +208,18 @@ async fn session(shared: &Shared<'_>, number: usize, mut arrival: Option<Duratio
 
 /// Sends one item and records what became of it.
 async fn request(shared: &Shared<'_>, place: Place, item: &Item) {
-    let args = shared.args;
+    let spec = shared.spec;
     let sampling = SamplingParams {
-        temperature: args.temperature,
+        temperature: spec.temperature,
         // Another sample of the draws for each trial; the same ones for every system.
-        seed: args.seed.wrapping_add(place.trial as u64),
-        max_tokens: args.max_tokens(),
-        ignore_eos: args.ignore_eos,
+        seed: spec.seed.wrapping_add(place.trial as u64),
+        max_tokens: spec.max_tokens(),
+        ignore_eos: spec.ignore_eos,
         ..SamplingParams::default()
     };
     let start = shared.start + place.start;
-    let mut reply = Reply::new(start, Rc::clone(&shared.tokens), args.trace);
-    reply.answer = args.judge.is_some().then(Answer::default);
+    let mut reply = Reply::new(start, Rc::clone(&shared.tokens), spec.trace);
+    reply.transcript = spec.judge.is_some().then(Transcript::default);
     let mut stop = shared.stop.clone();
     let ended = tokio::select! {
         result = shared.backend.ask(item.prompt.messages(), sampling, place.id, &mut reply) => Some(result),
@@ -232,10 +235,10 @@ async fn request(shared: &Shared<'_>, place: Place, item: &Item) {
         None => reply.finish_reason = "cancelled".into(),
     }
     let record = record(place, item, &reply, elapsed);
-    let judged = reply.answer.take().filter(|_| record.is_complete());
+    let judged = reply.transcript.take().filter(|_| record.is_complete());
     shared.answers.borrow_mut().extend(judged.map(|answer| (place.id, answer)));
     shared.records.borrow_mut().push(record);
-    if let Some((models, entry)) = shared.backend.models().filter(|_| args.trace) {
+    if let Some((models, entry)) = shared.backend.models().filter(|_| spec.trace) {
         let steps = std::mem::take(&mut reply.steps);
         shared.traces.borrow_mut().push(RequestTrace { id: place.id, item: item.id.clone(), models, entry, steps });
     }

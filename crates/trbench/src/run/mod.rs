@@ -1,59 +1,59 @@
 //! `trbench run`: a workload against one or more systems, in process or over HTTP.
 
 mod args;
-mod arrivals;
 mod backend;
+mod cell;
 mod completion;
 mod judge;
 mod load;
-mod overrides;
 mod profile;
-mod progress;
 mod record;
 mod remote;
+mod replay;
+mod reply;
 mod resume;
-mod system;
 mod trial;
 mod workload;
 
-use std::collections::HashMap;
-use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use tokenrouter_engine::routing::replay::Replay;
-use tokenrouter_engine::{Config, StepRecord};
-
-use crate::cli::{Interrupted, usage};
+use crate::error::{Interrupted, usage};
 use crate::results::{self, Manifest, Summary};
+use crate::spec::RunSpec;
+use crate::terminal::note;
 use crate::{fetch, report};
 use trial::Run;
 
-pub use args::{NumPrompts, RunArgs};
-pub use arrivals::Arrivals;
-pub use judge::Judged;
-pub(crate) use progress::spinner;
-pub use record::Record;
-pub use system::System;
-pub use workload::Workload;
+pub use args::RunArgs;
 
-/// The configuration used when none is given.
-const DEFAULT_CONFIG: (&str, &str) = ("config/rstitch/demo.yaml", include_str!("../../../../config/rstitch/demo.yaml"));
+/// Where the results of a run go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Destination<'a> {
+    /// Into a folder; one is named after time and workload when none is given.
+    Folder(Option<&'a Path>),
+    /// Into the folder of an earlier run, whose complete rows are kept.
+    Resume(&'a Path),
+}
 
-/// One measurement: a system at a concurrency.
-struct Cell {
-    label: String,
-    concurrency: usize,
-    config: Option<Config>,
+/// What a run left behind.
+struct Measured {
+    summaries: Vec<Summary>,
+    folder: PathBuf,
+    interrupted: bool,
 }
 
 /// Runs the workload on every system at every concurrency, writes the results, prints the report.
 pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let (summaries, root, interrupted) = execute(args)?;
+    let destination = match &args.resume {
+        Some(folder) => Destination::Resume(folder),
+        None => Destination::Folder(args.output_dir.as_deref()),
+    };
+    let Measured { summaries, folder, interrupted } = execute(&args.spec()?, destination)?;
     report::print(&summaries, args.output, std::io::stdout().lock())?;
-    note(&format!("results in {}", root.display()));
+    note(&format!("results in {}", folder.display()));
     if interrupted {
-        return Err(Interrupted(format!("partial results are in `{}`", root.display())).into());
+        return Err(partial(&folder));
     }
     if summaries.iter().all(|summary| summary.completed == 0) {
         let reason = summaries.iter().find_map(|summary| summary.first_error.clone()).unwrap_or_default();
@@ -63,111 +63,66 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The same for other commands: nothing is printed on stdout, and an interrupt is an error.
-pub(crate) fn measure(args: &RunArgs) -> anyhow::Result<Vec<Summary>> {
-    let (summaries, root, interrupted) = execute(args)?;
+pub(crate) fn measure(spec: &RunSpec, destination: Destination<'_>) -> anyhow::Result<Vec<Summary>> {
+    let Measured { summaries, folder, interrupted } = execute(spec, destination)?;
     if interrupted {
-        return Err(Interrupted(format!("partial results are in `{}`", root.display())).into());
+        return Err(partial(&folder));
     }
     Ok(summaries)
 }
 
-/// Where the configuration comes from, and its text with the keys of `--set`.
-pub(crate) fn config_text(args: &RunArgs) -> anyhow::Result<(String, String)> {
-    let (origin, text) = match &args.config {
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| usage(format!("cannot read configuration `{}`: {error}", path.display())))?;
-            (path.display().to_string(), text)
-        }
-        None => (DEFAULT_CONFIG.0.to_owned(), DEFAULT_CONFIG.1.to_owned()),
-    };
-    let text = overrides::apply(&text, &origin, &args.set)?;
-    Ok((origin, text))
+fn partial(folder: &Path) -> anyhow::Error {
+    Interrupted(format!("partial results are in `{}`", folder.display())).into()
 }
 
-/// Measures all cells; returns what was measured, where it is, and whether it was interrupted.
-fn execute(args: &RunArgs) -> anyhow::Result<(Vec<Summary>, PathBuf, bool)> {
-    let (origin, text) = config_text(args)?;
-    args.check()?;
-    let cells = plan(args, &origin, &text)?;
-    let (dataset_name, items) = workload::items(args)?;
-    let replay = replay(args, &cells, items.len() * args.repeats)?;
-    let root = match &args.resume {
-        Some(dir) if !dir.is_dir() => {
-            return Err(usage(format!("--resume: `{}` is not a folder with results", dir.display())));
-        }
-        given => results::create_root(given.as_deref().or(args.output_dir.as_deref()), args.workload.name())?,
-    };
-    if let Some(config) = cells.iter().find_map(|cell| cell.config.as_ref()).filter(|_| args.endpoint.is_empty()) {
+/// Measures all cells.
+fn execute(spec: &RunSpec, destination: Destination<'_>) -> anyhow::Result<Measured> {
+    let (origin, text) = spec.config_text()?;
+    spec.check()?;
+    let cells = cell::cells(spec, &origin, &text)?;
+    let (dataset, items) = workload::items(spec)?;
+    let configs = || cells.iter().filter_map(|cell| cell.config.as_ref());
+    let replay = spec.replay.as_deref().map(|path| replay::read(path, configs(), items.len() * spec.repeats));
+    let replay = replay.transpose()?;
+    let folder = folder(spec, destination)?;
+    if let Some(config) = configs().next().filter(|_| spec.endpoint.is_empty()) {
         fetch::ensure_sources(config)?;
     }
-    let manifest = Manifest::collect(args, &origin, &text, &dataset_name, &items);
-    let run = Run { args, items: &items, manifest: &manifest, replay: replay.as_ref() };
-    let mut summaries = Vec::new();
-    let mut interrupted = false;
+    let manifest = Manifest::collect(spec, &results::Inputs { origin, text, dataset, items: &items });
+    let run = Run {
+        spec,
+        items: &items,
+        manifest: &manifest,
+        replay: replay.as_ref(),
+        resumes: matches!(destination, Destination::Resume(_)),
+    };
+    let mut measured = Measured { summaries: Vec::new(), folder, interrupted: false };
     for cell in &cells {
-        let dir = if cells.len() == 1 { root.clone() } else { root.join(&cell.label) };
-        let (summary, stopped) = run.cell(cell, &dir)?;
-        summaries.push(summary);
-        interrupted = stopped;
-        if stopped {
+        let dir = if cells.len() == 1 { measured.folder.clone() } else { measured.folder.join(&cell.label) };
+        let (summary, interrupted) = run.cell(cell, &dir)?;
+        measured.summaries.push(summary);
+        measured.interrupted = interrupted;
+        if interrupted {
             break;
         }
     }
-    Ok((summaries, root, interrupted))
+    Ok(measured)
 }
 
-fn plan(args: &RunArgs, origin: &str, text: &str) -> anyhow::Result<Vec<Cell>> {
-    let mut cells = Vec::new();
-    let pace = args.rate.map(|rate| format!("-r{rate}")).unwrap_or_default();
-    if !args.endpoint.is_empty() {
-        let config = if args.hops() { Some(Config::from_yaml(text, Path::new(origin))?) } else { None };
-        let name = if args.hops() { "standard-endpoints" } else { "endpoint" };
-        cells.extend(args.concurrency.iter().map(|concurrency| Cell {
-            label: format!("{name}-c{concurrency}{pace}"),
-            concurrency: *concurrency,
-            config: config.clone(),
-        }));
-        return Ok(cells);
-    }
-    let mut config = Config::from_yaml(text, Path::new(origin))?;
-    crate::gpu::place(&mut config, args.device)?;
-    if let Some(path) = &args.calibration {
-        crate::predict::Calibration::read(path)?.apply(&mut config)?;
-    }
-    for system in &args.system {
-        for concurrency in &args.concurrency {
-            let label = format!("{}-c{concurrency}{pace}", system.to_string().replace(':', "-"));
-            let config = Some(system.apply(&config, *concurrency).map_err(|why| usage(format!("{origin}: {why}")))?);
-            cells.push(Cell { label, concurrency: *concurrency, config });
+fn folder(spec: &RunSpec, destination: Destination<'_>) -> anyhow::Result<PathBuf> {
+    let given = match destination {
+        Destination::Resume(dir) => {
+            if !dir.is_dir() {
+                return Err(usage(format!("--resume: `{}` is not a folder with results", dir.display())));
+            }
+            for (key, given) in [("trace", spec.trace), ("profile", spec.profile)] {
+                if given {
+                    return Err(usage(format!("--{key} describes one trial from its beginning, without --resume")));
+                }
+            }
+            Some(dir)
         }
-    }
-    Ok(cells)
-}
-
-/// The recorded decisions to repeat, for the models of all cells.
-fn replay(args: &RunArgs, cells: &[Cell], requests: usize) -> anyhow::Result<Option<Replay>> {
-    let Some(path) = &args.replay else { return Ok(None) };
-    let (path, traces) = crate::trace::read(path)?;
-    let refuse = |why: String| usage(format!("--replay `{}`: {why}", path.display()));
-    let names = cells.iter().filter_map(|cell| cell.config.as_ref()).map(Config::model_names);
-    if let Some(names) = names.clone().find(|names| traces.iter().any(|trace| trace.models != *names)) {
-        let recorded = traces[0].models.join(", ");
-        return Err(refuse(format!("recorded with the models {recorded}, this run has {}", names.join(", "))));
-    }
-    let recorded: HashMap<u64, Vec<StepRecord>> =
-        traces.into_iter().map(|trace| (trace.id, trace.steps.into_iter().map(|step| step.record).collect())).collect();
-    if let Some(id) = (0..requests as u64).find(|id| !recorded.contains_key(id)) {
-        return Err(refuse(format!("request {id} of {requests} was not recorded")));
-    }
-    let models = names.clone().map(|names| names.len()).max().unwrap_or_default();
-    Replay::new(models, recorded).map(Some).map_err(refuse)
-}
-
-/// A line for the person at the terminal; nothing when stderr is not one.
-pub(crate) fn note(line: &str) {
-    use std::io::Write as _;
-    if std::io::stderr().is_terminal() {
-        let _best_effort = writeln!(std::io::stderr(), "{line}");
-    }
+        Destination::Folder(given) => given,
+    };
+    results::create_root(given, spec.workload.name())
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokenrouter_engine::Engine;
 use tokenrouter_engine::profile::{Activity, Span};
 
-use crate::results::write_file;
+use crate::files::write_file;
 
 /// Writes `profile.json`.
 pub(super) fn write(dir: &Path, engine: &Engine) -> anyhow::Result<()> {

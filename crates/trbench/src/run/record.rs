@@ -1,68 +1,11 @@
-//! What is known of one request when it has ended.
+//! The row of a request that has ended.
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use super::backend::Reply;
+use super::reply::Reply;
 use crate::dataset::Item;
 use crate::grade;
-
-/// One row of `result.csv`. Times in milliseconds; empty where there is no value.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Record {
-    /// Number of the request in its trial.
-    pub id: u64,
-    /// The dataset's name of the item, or of its session.
-    pub item: String,
-    /// Which repeat of the item, from 0.
-    pub repeat: usize,
-    /// Tokens of the prompt.
-    pub prompt_tokens: Option<u64>,
-    /// Tokens of the answer.
-    pub completion_tokens: u64,
-    /// From sending (in an open loop: from its time of arrival) to the first token.
-    pub ttft_ms: Option<f64>,
-    /// Mean time between tokens after the first: `(e2el - ttft) / (completion_tokens - 1)`.
-    pub tpot_ms: Option<f64>,
-    /// From sending to the end.
-    pub e2el_ms: Option<f64>,
-    /// `completion_tokens` over `e2el`.
-    pub tokens_per_s: Option<f64>,
-    /// Share of the tokens that were not written by the entry model.
-    pub llm_ratio: Option<f64>,
-    /// Moves from one model to another.
-    pub handoffs: Option<u64>,
-    /// Time spent ready in the buffers of the models, waiting for batches to be launched.
-    pub admission_wait_ms: Option<f64>,
-    /// `stop`, `length`, `cancelled` or `error`.
-    pub finish_reason: String,
-    /// What went wrong.
-    pub error: Option<String>,
-    /// The integer found in the answer.
-    pub answer: Option<i64>,
-    /// Whether it is the right one; empty when the item has no answer.
-    pub correct: Option<bool>,
-    /// Which turn of its session, from 1.
-    #[serde(default)]
-    pub turn: usize,
-    /// Which trial, from 0.
-    #[serde(default)]
-    pub trial: usize,
-    /// When it was sent, or was to be sent in an open loop, since the start of its trial.
-    #[serde(default)]
-    pub start_ms: Option<f64>,
-    /// How much later than that the client sent it.
-    #[serde(default)]
-    pub client_lag_ms: Option<f64>,
-}
-
-impl Record {
-    /// Whether the request ran to its end.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.e2el_ms.is_some()
-    }
-}
+use crate::record::Record;
 
 /// Where a request stands in a run.
 #[derive(Debug, Clone, Copy)]
@@ -95,7 +38,7 @@ pub(super) fn record(place: Place, item: &Item, reply: &Reply, elapsed: Duration
         tokens_per_s: e2el.map(|e2el| reply.tokens as f64 / e2el * 1e3),
         llm_ratio: reply.llm_ratio,
         handoffs: reply.handoffs,
-        admission_wait_ms: reply.admission_wait.map(ms),
+        buffer_wait_ms: reply.buffer_wait.map(ms),
         finish_reason: reply.finish_reason.clone(),
         error: reply.error.clone(),
         answer,

@@ -18,9 +18,9 @@ use tokenrouter_engine::runner::{Softmax, StepOutput};
 use tokenrouter_engine::tokenizer::{ChatMessage, TextCodec};
 use tokenrouter_engine::{RequestId, SamplingParams};
 
-use super::backend::{Reply, render};
 use super::completion::{Completion, Endpoint, TOP, Token};
-use crate::cli::usage;
+use super::reply::{Reply, render};
+use crate::error::usage;
 
 /// Methods whose signals servers return.
 const METHODS: [&str; 3] = ["random", "entropy", "rstitch"];

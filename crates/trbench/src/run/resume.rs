@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::Record;
-use crate::cli::usage;
+use crate::error::usage;
+use crate::record::Record;
 use crate::results::{self, Manifest, Summary};
 use crate::trials::TrialRows;
 
@@ -29,16 +29,11 @@ impl Earlier {
             .map_err(|error| usage(format!("cannot read `{}`: {error}", path.display())))?;
         let theirs: Value =
             serde_json::from_str(&text).map_err(|error| usage(format!("`{}`: {error}", path.display())))?;
-        let ours = serde_json::to_value(manifest)?;
-        for key in Manifest::IDENTITY {
-            if theirs[*key] != ours[*key] {
-                return Err(usage(format!(
-                    "--resume: `{key}` of `{}` is {}, this run has {}",
-                    path.display(),
-                    theirs[*key],
-                    ours[*key]
-                )));
-            }
+        let differences = manifest.differences(&theirs);
+        let differences = differences.map_err(|why| usage(format!("`{}`: {why}", path.display())))?;
+        if !differences.is_empty() {
+            let named: Vec<_> = differences.iter().map(ToString::to_string).collect();
+            return Err(usage(format!("--resume: `{}` is of another run: {}", path.display(), named.join("; "))));
         }
         let mut records = results::read_records(&dir.join("result.csv"))?;
         records.retain(Record::is_complete);

@@ -10,12 +10,16 @@ use tokenrouter_engine::routing::replay::Replay;
 use tokenrouter_engine::{Engine, EngineStats};
 
 use super::backend::Backend;
-use super::judge::{self, Answer};
+use super::cell::Cell;
+use super::judge::{self, Transcript};
 use super::load::{self, Load, Outcome, Pace};
+use super::profile;
 use super::resume::Earlier;
-use super::{Cell, RunArgs, note, profile, spinner};
 use crate::dataset::Item;
+use crate::record::Record;
 use crate::results::{self, Manifest, Summary};
+use crate::spec::RunSpec;
+use crate::terminal::{note, spinner};
 use crate::trials::{Slo, TrialRows};
 
 /// Ids of warm-up requests begin here, so that their draws are not those of measured ones.
@@ -23,10 +27,12 @@ const WARM_UP_IDS: u64 = 1 << 40;
 
 /// What all cells have in common.
 pub(super) struct Run<'a> {
-    pub(super) args: &'a RunArgs,
+    pub(super) spec: &'a RunSpec,
     pub(super) items: &'a [Item],
     pub(super) manifest: &'a Manifest,
     pub(super) replay: Option<&'a Replay>,
+    /// Whether complete rows of an earlier run are kept.
+    pub(super) resumes: bool,
 }
 
 /// What was measured so far.
@@ -34,7 +40,7 @@ struct Progress {
     trials: Vec<TrialRows>,
     models: Option<EngineStats>,
     /// Of this process: answers from before an interruption are not kept.
-    answers: Vec<Answer>,
+    answers: Vec<Transcript>,
     interrupted: bool,
 }
 
@@ -42,26 +48,29 @@ impl Run<'_> {
     /// Measures a cell and writes its results; says whether it was interrupted.
     pub(super) fn cell(&self, cell: &Cell, dir: &Path) -> anyhow::Result<(Summary, bool)> {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot create `{}`", dir.display()))?;
-        let earlier = if self.args.resume.is_some() { Earlier::read(dir, self.manifest)? } else { None };
+        let manifest = self.manifest.of(&cell.spec);
+        let earlier = if self.resumes { Earlier::read(dir, &manifest)? } else { None };
         let mut progress = Progress { trials: Vec::new(), models: None, answers: Vec::new(), interrupted: false };
-        let judge = cell.config.as_ref().map(|config| judge::model(self.args, config)).transpose()?.flatten();
+        let judge = cell.config.as_ref().map(|config| judge::find(self.spec, config)).transpose()?.flatten();
         let mut summary = None;
-        for trial in 0..self.args.trials {
+        for trial in 0..self.spec.trials {
             let (rows, done) = earlier.as_ref().map(|earlier| earlier.trial(trial)).unwrap_or_default();
             progress.trials.push(rows);
-            if done.len() < self.items.len() * self.args.repeats {
+            if done.len() < self.items.len() * self.spec.repeats {
                 let backend = self.trial(cell, dir, &done, &mut progress)?;
                 let resumed = earlier.as_ref().map_or(0, |earlier| earlier.summary.completed);
-                summary = Some(self.write(cell, dir, &progress, (&backend, resumed))?);
+                let mut written = self.summarise(cell, &progress, &backend);
+                written.resumed = resumed;
+                results::write(dir, progress.records(), &written, &manifest)?;
+                summary = Some(written);
             }
             if progress.interrupted {
                 break;
             }
         }
-        if let (Some(summary), Some(model), false) = (&mut summary, judge, progress.interrupted) {
-            summary.judged = judge::judge(model, &progress.answers)?;
-            let records = progress.trials.iter().flat_map(|trial| &trial.records);
-            results::write(dir, records, summary, self.manifest)?;
+        if let (Some(summary), Some(judge), false) = (&mut summary, judge, progress.interrupted) {
+            summary.judged = judge.judge(&progress.answers)?;
+            results::write(dir, progress.records(), summary, &manifest)?;
         }
         match summary.or(earlier.map(|earlier| earlier.summary)) {
             Some(summary) => Ok((summary, progress.interrupted)),
@@ -71,26 +80,26 @@ impl Run<'_> {
 
     /// Measures what is missing of the last trial.
     fn trial(&self, cell: &Cell, dir: &Path, done: &HashSet<u64>, progress: &mut Progress) -> anyhow::Result<Backend> {
-        let args = self.args;
+        let spec = self.spec;
         let backend = self.launch(cell)?;
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the client")?;
         let trial = progress.trials.len() - 1;
-        progress.interrupted = args.warmup > 0 && runtime.block_on(self.warm_up(&backend, cell)).interrupted;
+        progress.interrupted = spec.warmup > 0 && runtime.block_on(self.warm_up(&backend, cell)).interrupted;
         if progress.interrupted {
             return Ok(backend);
         }
         let before = backend.stats();
         let load = Load {
             items: self.items,
-            repeats: args.repeats,
+            repeats: spec.repeats,
             first_id: 0,
             trial,
             done,
-            pace: self.pace(cell, done, args.seed.wrapping_add(trial as u64)),
-            label: if args.trials > 1 { format!("{}, trial {}", cell.label, trial + 1) } else { cell.label.clone() },
+            pace: self.pace(cell, done, spec.seed.wrapping_add(trial as u64)),
+            label: if spec.trials > 1 { format!("{}, trial {}", cell.label, trial + 1) } else { cell.label.clone() },
         };
-        let outcome = runtime.block_on(load::drive(&backend, &load, args));
+        let outcome = runtime.block_on(load::drive(&backend, &load, spec));
         progress.interrupted = outcome.interrupted;
         add_models(&mut progress.models, backend.stats(), before);
         let rows = progress.trials.last_mut().expect("pushed by the caller");
@@ -99,10 +108,10 @@ impl Run<'_> {
         rows.records.sort_unstable_by_key(|record| record.id);
         rows.duration += outcome.duration;
         rows.client_busy += outcome.client_busy;
-        if args.trace {
+        if spec.trace {
             crate::trace::write(dir, &outcome.traces)?;
         }
-        if let (true, Backend::Engine(engine)) = (args.profile, &backend) {
+        if let (true, Backend::Engine(engine)) = (spec.profile, &backend) {
             profile::write(dir, engine)?;
         }
         Ok(backend)
@@ -110,13 +119,13 @@ impl Run<'_> {
 
     fn launch(&self, cell: &Cell) -> anyhow::Result<Backend> {
         let config = match &cell.config {
-            Some(config) if self.args.endpoint.is_empty() => config,
-            config => return Backend::servers(self.args, config.as_ref()),
+            Some(config) if self.spec.endpoint.is_empty() => config,
+            config => return Backend::servers(self.spec, config.as_ref()),
         };
         let bar = spinner("loading models");
         let start = Instant::now();
         let mut config = config.clone();
-        config.system.profile |= self.args.profile;
+        config.system.profile |= self.spec.profile;
         let engine = match self.replay {
             Some(replay) => Engine::launch_with(&config, &|_| Ok(Box::new(replay.clone())))?,
             None => Engine::launch(&config)?,
@@ -131,7 +140,7 @@ impl Run<'_> {
 
     /// Requests that are not measured: other prompts of the same lengths, other draws, the same concurrency.
     async fn warm_up(&self, backend: &Backend, cell: &Cell) -> Outcome {
-        let items: Vec<Item> = (self.items.iter().cycle().take(self.args.warmup))
+        let items: Vec<Item> = (self.items.iter().cycle().take(self.spec.warmup))
             .map(|item| Item { id: item.id.clone(), turn: 1, prompt: item.prompt.reversed() })
             .collect();
         let load = Load {
@@ -143,41 +152,38 @@ impl Run<'_> {
             pace: Pace::Closed(cell.concurrency),
             label: format!("{}, warm-up", cell.label),
         };
-        load::drive(backend, &load, self.args).await
+        load::drive(backend, &load, self.spec).await
     }
 
     fn pace(&self, cell: &Cell, done: &HashSet<u64>, seed: u64) -> Pace {
-        let Some(rate) = self.args.rate else { return Pace::Closed(cell.concurrency) };
-        let mut times = self.args.arrivals.times(rate, load::session_count(self.items) * self.args.repeats, seed);
+        let Some(rate) = self.spec.rate else { return Pace::Closed(cell.concurrency) };
+        let mut times = self.spec.arrivals.times(rate, load::session_count(self.items) * self.spec.repeats, seed);
         if !done.is_empty() {
             // Nobody waits for arrivals that were before the interruption.
-            let first = load::first_open(self.items, self.args.repeats, done).unwrap_or_default();
+            let first = load::first_open(self.items, self.spec.repeats, done).unwrap_or_default();
             let shift = first.checked_sub(1).and_then(|before| times.get(before).copied()).unwrap_or_default();
             times.iter_mut().for_each(|time| *time = time.saturating_sub(shift));
         }
         Pace::Open(times)
     }
 
-    fn write(
-        &self,
-        cell: &Cell,
-        dir: &Path,
-        progress: &Progress,
-        (backend, resumed): (&Backend, usize),
-    ) -> anyhow::Result<Summary> {
-        let args = self.args;
+    fn summarise(&self, cell: &Cell, progress: &Progress, backend: &Backend) -> Summary {
+        let spec = self.spec;
         let models = progress.models.as_ref().map(|stats| results::model_summaries(stats, None));
-        let slo = Slo { ttft_ms: args.slo_ttft_ms, tpot_ms: args.slo_tpot_ms };
+        let slo = Slo { ttft_ms: spec.slo_ttft_ms, tpot_ms: spec.slo_tpot_ms };
         let mut summary = Summary::new(&cell.label, &progress.trials, slo, models, backend.info());
         summary.max_concurrency = cell.concurrency;
         summary.interrupted = progress.interrupted;
-        summary.load = args.load();
-        summary.warmup = args.warmup;
-        summary.resumed = resumed;
+        summary.load = spec.load();
+        summary.warmup = spec.warmup;
         summary.entry = backend.models().map_or(0, |(_, entry)| entry);
-        let records = progress.trials.iter().flat_map(|trial| &trial.records);
-        results::write(dir, records, &summary, self.manifest)?;
-        Ok(summary)
+        summary
+    }
+}
+
+impl Progress {
+    fn records(&self) -> impl Iterator<Item = &Record> {
+        self.trials.iter().flat_map(|trial| &trial.records)
     }
 }
 

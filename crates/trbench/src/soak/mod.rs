@@ -17,7 +17,7 @@ use tokenrouter_engine::keyed::{Purpose, draw_u64, draw_unit};
 use tokenrouter_engine::{CommittedToken, Config, Engine, FinishReason, Request, SamplingParams, SubmitError};
 use tokio::task::JoinSet;
 
-use crate::cli::usage;
+use crate::error::usage;
 use crate::fetch;
 use client::{End, Plan, Visit};
 use report::Report;

@@ -13,8 +13,8 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use tokenrouter_engine::StepRecord;
 
-use crate::cli::usage;
-use crate::results::write_file;
+use crate::error::usage;
+use crate::files::write_file;
 
 /// One line of `trace.jsonl`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -27,10 +27,10 @@ use self::fit::{History, Labelled, Training, train};
 use self::label::{Neutral, Samples, label};
 use self::net::{Net, Scales, Size};
 use self::score::{Point, auc, point, threshold_for_recall, threshold_for_share};
-use crate::cli::usage;
+use crate::error::usage;
 use crate::fetch;
 use crate::offline::{OfflineModel, Output, Use, Writing, built_in_or_files, command_line, openings};
-use crate::report::{Format, plain_table};
+use crate::terminal::{Format, plain_table};
 
 /// Shares of the table in the report.
 const SHARES: [f64; 8] = [0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7];
@@ -184,7 +184,7 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let config = Config::from_file(&args.config)?;
     let (small, large) = pair(&config, args.large.as_deref())?;
     fetch::ensure_sources(&config)?;
-    let bar = crate::run::spinner("loading the models");
+    let bar = crate::terminal::spinner("loading the models");
     let (samples, source) = samples(args, (small, large), &bar)?;
     let source = (source, small.0.to_owned());
     let parts = samples.split(args.seed);

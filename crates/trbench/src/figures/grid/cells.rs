@@ -1,52 +1,64 @@
-//! The cells of a grid: their command lines, and their runs.
+//! The cells of a grid: the runs that they are, and measuring them.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use clap::Parser;
 use serde_json::Value;
 
-use super::{Cell, Flags, Settings};
-use crate::cli::usage;
+use super::{Measured, Settings};
+use crate::digest::text_sha256;
+use crate::error::usage;
+use crate::files::write_file;
 use crate::predict;
-use crate::results::{self, Summary, read_summary};
-use crate::run::{self, RunArgs};
-
-/// Parses the flags of a cell as `trbench run` would.
-#[derive(Debug, Parser)]
-#[command(name = "trbench run", no_binary_name = true)]
-struct CellArgs {
-    #[command(flatten)]
-    run: RunArgs,
-}
+use crate::results::{Summary, read_summary};
+use crate::run::{self, Destination};
+use crate::spec::{Overrides, RunSpec};
+use crate::terminal::note;
 
 /// A cell that may not have been measured.
 #[derive(Debug)]
-pub(in crate::figures) struct Plan {
+pub(in crate::figures) struct Cell {
     /// The value on each axis.
     pub(in crate::figures) at: Vec<String>,
-    /// Flags of `trbench run`, without `--output-dir`.
-    pub(in crate::figures) args: Vec<String>,
+    /// Its settings, with paths relative to the current folder.
+    pub(in crate::figures) overrides: Overrides,
+    /// The run that these make.
+    spec: RunSpec,
 }
 
-impl Plan {
-    /// A name for the folder of its results: the values, and a digest of the flags.
+impl Cell {
+    fn new(settings: &Settings, at: Vec<String>, folder: &Path) -> anyhow::Result<Self> {
+        let mut overrides = settings.run.clone();
+        for (values, name) in settings.axes.values().zip(&at) {
+            merge(&mut overrides, &values[name], &at);
+        }
+        overrides.join_paths(folder);
+        let refuse = |why: String| usage(format!("cell `{}`: {why}", at.join(", ")));
+        if let Some((key, value)) = overrides.iter().find(|(_, value)| value.is_null() || value.is_object()) {
+            return Err(refuse(format!("`{key}`: expected a value or a list of values, got `{value}`")));
+        }
+        let spec = overrides.spec().map_err(refuse)?;
+        spec.check().map_err(|error| refuse(format!("{error:#}")))?;
+        Ok(Self { at, overrides, spec })
+    }
+
+    /// A name for the folder of its results: the values, and a digest of the settings as they were given.
     pub(in crate::figures) fn name(&self) -> String {
         let mut name: String = self.at.join("-").to_lowercase();
         name.retain(|c| c.is_ascii_alphanumeric() || "-.+".contains(c));
-        format!("{name}-{}", digest(&self.args.join("\n")))
+        format!("{name}-{}", short_digest(&self.overrides.flags().join("\n")))
     }
 }
 
 /// Eight characters that tell texts apart.
-fn digest(text: &str) -> String {
-    let mut digest = crate::fetch::sha256_hex(&mut text.as_bytes()).unwrap_or_default();
+fn short_digest(text: &str) -> String {
+    let mut digest = text_sha256(text);
     digest.truncate(8);
     digest
 }
 
-/// Every combination of the axes. Paths are relative to the folder of the scenario.
-pub(in crate::figures) fn plan(settings: &Settings, folder: &Path) -> anyhow::Result<Vec<Plan>> {
+/// Every combination of the axes, checked. Paths are relative to the folder of the scenario.
+pub(in crate::figures) fn cells(settings: &Settings, folder: &Path) -> anyhow::Result<Vec<Cell>> {
     let mut combinations: Vec<Vec<String>> = vec![Vec::new()];
     for values in settings.axes.values() {
         let with = |at: &Vec<String>| -> Vec<Vec<String>> {
@@ -54,82 +66,31 @@ pub(in crate::figures) fn plan(settings: &Settings, folder: &Path) -> anyhow::Re
         };
         combinations = combinations.iter().flat_map(with).collect();
     }
-    let plan = |at: Vec<String>| {
-        let mut flags = settings.run.clone();
-        for (values, name) in settings.axes.values().zip(&at) {
-            merge(&mut flags, &values[name], &at);
-        }
-        Ok(Plan { args: arguments(&flags, folder)?, at })
-    };
-    combinations.into_iter().map(plan).collect()
+    combinations.into_iter().map(|at| Cell::new(settings, at, folder)).collect()
 }
 
-/// Adds the flags of an axis: they replace the ones before, except that lists grow. A map has the values of a flag by
-/// the names on another axis; where none is in this cell, the flag is left out.
-fn merge(all: &mut Flags, own: &Flags, at: &[String]) {
-    for (flag, value) in own {
+/// Adds the settings of an axis: they replace the ones before, except that lists grow. A map has the values of a setting
+/// by the names on another axis; where none is in this cell, the setting is left out.
+fn merge(all: &mut Overrides, own: &Overrides, at: &[String]) {
+    for (key, value) in own.iter() {
         let value = match value {
-            Value::Object(map) => match at.iter().find_map(|name| map.get(name)) {
-                Some(value) => value,
-                None => continue,
-            },
-            value => value,
+            Value::Object(map) => at.iter().find_map(|name| map.get(name)),
+            value => Some(value),
         };
-        match (all.get_mut(flag), value) {
-            (Some(Value::Array(list)), Value::Array(more)) => list.extend(more.iter().cloned()),
-            _ => drop(all.insert(flag.clone(), value.clone())),
+        if let Some(value) = value {
+            all.add(key, value);
         }
     }
-}
-
-fn arguments(flags: &Flags, folder: &Path) -> anyhow::Result<Vec<String>> {
-    const PATHS: [&str; 4] = ["config", "calibration", "dataset-path", "replay"];
-    let mut args = Vec::new();
-    let mut push = |flag: &str, value: &Value| {
-        let text = match value {
-            Value::String(path) if PATHS.contains(&flag) => folder.join(path).display().to_string(),
-            Value::String(text) => text.clone(),
-            Value::Number(number) => number.to_string(),
-            Value::Bool(true) => return args.push(format!("--{flag}")),
-            _ => return,
-        };
-        args.push(format!("--{flag}={text}"));
-    };
-    for (flag, value) in flags {
-        match value {
-            Value::Array(list) => list.iter().for_each(|value| push(flag, value)),
-            Value::Object(_) | Value::Null => {
-                return Err(usage(format!("flag `{flag}`: expected a value or a list of values, got `{value}`")));
-            }
-            value => push(flag, value),
-        }
-    }
-    Ok(args)
-}
-
-fn parse(args: &[String]) -> anyhow::Result<RunArgs> {
-    let parsed = CellArgs::try_parse_from(args);
-    let refused = |error: clap::Error| {
-        let message = error.to_string();
-        usage(format!("cell `{}`: {}", args.join(" "), message.lines().next().unwrap_or_default()))
-    };
-    Ok(parsed.map_err(refused)?.run)
-}
-
-/// Cells with their flags, all of them checked.
-pub(in crate::figures) fn checked(settings: &Settings, folder: &Path) -> anyhow::Result<Vec<(Plan, RunArgs)>> {
-    let plans = plan(settings, folder)?.into_iter();
-    plans.map(|plan| parse(&plan.args).map(|args| (plan, args))).collect()
 }
 
 /// Runs what has not been run.
-pub(super) fn measure(settings: &Settings, folder: &Path, out: &Path) -> anyhow::Result<Vec<Cell>> {
+pub(super) fn measure(settings: &Settings, folder: &Path, out: &Path) -> anyhow::Result<Vec<Measured>> {
     let mut calibrations = HashMap::new();
-    let cells = checked(settings, folder)?;
+    let cells = cells(settings, folder)?;
     let total = cells.len();
     let mut measured = Vec::new();
     for (index, cell) in cells.into_iter().enumerate() {
-        run::note(&format!("{} of {total}: {}", index + 1, cell.0.at.join(", ")));
+        note(&format!("{} of {total}: {}", index + 1, cell.at.join(", ")));
         measured.push(measure_one(cell, settings.calibrate, out, &mut calibrations)?);
     }
     Ok(measured)
@@ -137,22 +98,22 @@ pub(super) fn measure(settings: &Settings, folder: &Path, out: &Path) -> anyhow:
 
 /// Runs a cell, unless it was run to its end before.
 pub(in crate::figures) fn measure_one(
-    (plan, mut args): (Plan, RunArgs),
+    mut cell: Cell,
     calibrate: bool,
     out: &Path,
     calibrations: &mut HashMap<String, PathBuf>,
-) -> anyhow::Result<Cell> {
-    let dir = out.join("runs").join(plan.name());
+) -> anyhow::Result<Measured> {
+    let dir = out.join("runs").join(cell.name());
     let summary = match finished(&dir)? {
         Some(summary) => summary,
         None => {
             if calibrate {
-                args.calibration = Some(calibration(&args, out, calibrations)?);
+                cell.spec.calibration = Some(calibration(&cell.spec, out, calibrations)?);
             }
-            one(args, &dir)?
+            one(&cell.spec, &dir)?
         }
     };
-    Ok(Cell { at: plan.at, summary })
+    Ok(Measured { at: cell.at, summary })
 }
 
 /// The summary of a cell that was measured to its end.
@@ -164,13 +125,10 @@ pub(in crate::figures) fn finished(dir: &Path) -> anyhow::Result<Option<Summary>
     Ok(Some(read_summary(&path)?).filter(|summary| !summary.interrupted))
 }
 
-fn one(mut args: RunArgs, dir: &Path) -> anyhow::Result<Summary> {
-    if dir.join("summary.json").is_file() {
-        args.resume = Some(dir.to_owned());
-    } else {
-        args.output_dir = Some(dir.to_owned());
-    }
-    let mut summaries = run::measure(&args)?;
+fn one(spec: &RunSpec, dir: &Path) -> anyhow::Result<Summary> {
+    let interrupted = dir.join("summary.json").is_file();
+    let destination = if interrupted { Destination::Resume(dir) } else { Destination::Folder(Some(dir)) };
+    let mut summaries = run::measure(spec, destination)?;
     match (summaries.pop(), summaries.is_empty()) {
         (Some(summary), true) if summary.failed == 0 => Ok(summary),
         (Some(summary), true) => {
@@ -184,18 +142,18 @@ fn one(mut args: RunArgs, dir: &Path) -> anyhow::Result<Summary> {
 }
 
 /// Measures the step times and matrices of a configuration once.
-fn calibration(args: &RunArgs, out: &Path, known: &mut HashMap<String, PathBuf>) -> anyhow::Result<PathBuf> {
+fn calibration(spec: &RunSpec, out: &Path, known: &mut HashMap<String, PathBuf>) -> anyhow::Result<PathBuf> {
     const SECONDS: f64 = 4.0;
-    let (origin, text) = run::config_text(args)?;
-    let concurrency = args.concurrency[0];
-    let digest = digest(&format!("{concurrency} {text}"));
+    let (origin, text) = spec.config_text()?;
+    let concurrency = spec.concurrency[0];
+    let digest = short_digest(&format!("{concurrency} {text}"));
     if let Some(path) = known.get(&digest) {
         return Ok(path.clone());
     }
     let path = out.join("runs").join(format!("calibration-{digest}.json"));
     if !path.is_file() {
         let calibration = predict::calibrate_text(&text, &origin, concurrency, SECONDS)?;
-        results::write_file(&path, &serde_json::to_vec_pretty(&calibration)?)?;
+        write_file(&path, &serde_json::to_vec_pretty(&calibration)?)?;
     }
     known.insert(digest, path.clone());
     Ok(path)
@@ -203,7 +161,11 @@ fn calibration(args: &RunArgs, out: &Path, known: &mut HashMap<String, PathBuf>)
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::spec::{System, Workload};
+    use crate::figures::{Profile, Scenario, read};
 
     fn settings(text: &str) -> Settings {
         serde_saphyr::from_str(text).expect("valid")
@@ -213,22 +175,59 @@ mod tests {
 run: {workload: aime, set: [a.b=1], config: ../config/x.yaml}
 axes:
   method: {R2R: {set: [c=2]}, CITER: {max-tokens: 7, ignore-eos: true}}
-  system: {async: {system: async, seed: {CITER: 3}}, 'delayed 2': {system: delayed, workload: random}}
+  system: {async: {system: async, seed: {CITER: 3}}, 'delayed 2': {system: delayed, workload: custom}}
 draw: {kind: bars, x: method, series: system, metrics: [output_throughput], baseline: async}
 ";
 
     #[test]
-    fn every_combination_is_a_command_line() {
-        let plans = plan(&settings(GRID), Path::new("scenarios")).expect("plans");
-        assert_eq!(plans.len(), 4);
-        let last = ["--workload=random", "--set=a.b=1", "--config=scenarios/../config/x.yaml"];
-        assert_eq!(plans[3].args[..3], last);
-        assert_eq!(plans[3].args[3..], ["--max-tokens=7", "--ignore-eos", "--system=delayed"]);
-        assert_eq!(plans[0].args[1..3], ["--set=a.b=1", "--set=c=2"]);
-        assert_eq!(plans[2].args.last().map(String::as_str), Some("--seed=3"));
-        assert!(!plans[0].args.iter().any(|arg| arg.starts_with("--seed")), "{:?}", plans[0].args);
-        assert!(plans[3].name().starts_with("citer-delayed2-"), "{}", plans[3].name());
-        assert_eq!(plans.iter().map(Plan::name).collect::<std::collections::HashSet<_>>().len(), 4);
+    fn every_combination_is_a_run() {
+        let cells = cells(&settings(GRID), Path::new("scenarios")).expect("cells");
+        assert_eq!(cells.len(), 4);
+        let last = RunSpec {
+            workload: Workload::Custom,
+            set: vec!["a.b=1".into()],
+            config: Some("scenarios/../config/x.yaml".into()),
+            max_tokens: Some(7),
+            ignore_eos: true,
+            system: vec![System::Delayed],
+            ..RunSpec::default()
+        };
+        assert_eq!(cells[3].spec, last);
+        assert_eq!(cells[0].spec.set, ["a.b=1", "c=2"], "lists grow");
+        assert_eq!((cells[0].spec.seed, cells[2].spec.seed), (0, 3), "a value for each name on another axis");
+        // Names are those of folders that may be there: they must not change.
+        assert_eq!(cells[3].name(), "citer-delayed2-a9778859");
+        assert_eq!(cells.iter().map(Cell::name).collect::<std::collections::HashSet<_>>().len(), 4);
+    }
+
+    #[derive(Debug, Parser)]
+    #[command(no_binary_name = true)]
+    struct CommandLine {
+        #[command(flatten)]
+        run: run::RunArgs,
+    }
+
+    /// For everything in `scenarios/`.
+    #[test]
+    fn a_cell_is_what_its_flags_would_run() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+        let mut count = 0;
+        for entry in std::fs::read_dir(&folder).expect("scenarios") {
+            let path = entry.expect("an entry").path();
+            if path.extension().is_none_or(|extension| extension != "yaml") {
+                continue;
+            }
+            let Scenario::Grid { profiles, .. } = read(&path).expect("a scenario") else { continue };
+            for profile in [Profile::Emulated, Profile::Demo] {
+                let Some(settings) = profiles.get(&profile) else { continue };
+                for cell in cells(settings, &folder).expect("cells") {
+                    let parsed = CommandLine::try_parse_from(cell.overrides.flags()).expect("flags");
+                    assert_eq!(parsed.run.spec().expect("a spec"), cell.spec, "{}: {:?}", path.display(), cell.at);
+                    count += 1;
+                }
+            }
+        }
+        assert!(count > 200, "{count} cells");
     }
 
     #[test]
@@ -244,10 +243,14 @@ draw: {kind: bars, x: method, series: system, metrics: [output_throughput], base
             let why = settings(&GRID.replace(from, to)).check().expect_err("refused");
             assert!(why.contains(says), "{why}");
         }
-        let bad = plan(&settings(&GRID.replace("max-tokens: 7", "max-tokens: x")), Path::new("")).expect("plans");
-        let why = format!("{:#}", parse(&bad[2].args).expect_err("refused"));
-        assert!(why.contains("invalid value 'x' for '--max-tokens"), "{why}");
-        let nested = GRID.replace("max-tokens: 7", "max-tokens: null");
-        assert!(plan(&settings(&nested), Path::new("")).expect_err("refused").to_string().contains("`max-tokens`"));
+        for (from, to, says) in [
+            ("max-tokens: 7", "max-tokens: x", "cell `CITER, async`: `max-tokens`: invalid value 'x'"),
+            ("max-tokens: 7", "max-tokens: null", "`max-tokens`: expected a value or a list of values, got `null`"),
+            ("max-tokens: 7", "max-tokens: 0", "--max-tokens 0 is not allowed"),
+            ("max-tokens: 7", "max_tokens: 7", "did you mean `max-tokens`?"),
+        ] {
+            let why = cells(&settings(&GRID.replace(from, to)), Path::new("")).expect_err("refused").to_string();
+            assert!(why.contains(says), "{why}");
+        }
     }
 }

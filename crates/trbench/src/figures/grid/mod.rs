@@ -14,21 +14,19 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Made;
-use crate::cli::usage;
+use crate::error::usage;
 use crate::results::Summary;
+use crate::spec::Overrides;
 use metric::Metric;
-
-/// Flags of `trbench run` without their dashes. Lists repeat the flag.
-type Flags = IndexMap<String, Value>;
 
 /// Settings of one profile.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Settings {
-    /// Flags of all cells.
-    run: Flags,
-    /// What varies: the values of each axis by name, and their flags.
-    axes: IndexMap<String, IndexMap<String, Flags>>,
+    /// Settings of all cells.
+    run: Overrides,
+    /// What varies: the values of each axis by name, and their settings.
+    axes: IndexMap<String, IndexMap<String, Overrides>>,
     /// Measures step times and routing once for every configuration, and runs its cells with them.
     #[serde(default)]
     pub(super) calibrate: bool,
@@ -70,7 +68,7 @@ enum Kind {
 
 /// A measured combination: the value on each axis, in the order of the axes.
 #[derive(Debug)]
-pub(super) struct Cell {
+pub(super) struct Measured {
     at: Vec<String>,
     summary: Summary,
 }
@@ -79,19 +77,19 @@ pub(super) struct Cell {
 #[derive(Debug)]
 struct Grid<'a> {
     settings: &'a Settings,
-    cells: Vec<Cell>,
+    cells: Vec<Measured>,
 }
 
 impl Settings {
     /// For `--full`.
     pub(super) fn enlarge(&mut self) {
-        for flags in self.axes.values_mut().flat_map(IndexMap::values_mut).chain([&mut self.run]) {
-            if let Some(count) = flags.get("num-prompts").and_then(Value::as_u64) {
-                flags.insert("num-prompts".into(), (count * super::FULL_FACTOR).into());
+        for settings in self.axes.values_mut().flat_map(IndexMap::values_mut).chain([&mut self.run]) {
+            if let Some(count) = settings.get("num-prompts").and_then(Value::as_u64) {
+                settings.insert("num-prompts", (count * super::FULL_FACTOR).into());
             }
-            flags.shift_remove("trials");
+            settings.remove("trials");
         }
-        self.run.insert("trials".into(), super::FULL_TRIALS.into());
+        self.run.insert("trials", super::FULL_TRIALS.into());
     }
 
     /// Whether axes and picture fit together.
@@ -142,9 +140,9 @@ impl<'a> Grid<'a> {
     }
 
     /// The cell at these values of the panel axis, the series axis and `x`.
-    fn find(&self, panel: &str, series: &str, x: &str) -> Option<&Cell> {
+    fn find(&self, panel: &str, series: &str, x: &str) -> Option<&Measured> {
         let draw = &self.settings.draw;
-        let is_at = |cell: &&Cell| {
+        let is_at = |cell: &&Measured| {
             self.settings.axes.keys().zip(&cell.at).all(|(axis, value)| {
                 (*axis != draw.x || value == x)
                     && (*axis != draw.series || value == series)

@@ -4,7 +4,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::cli::usage;
+use crate::error::usage;
 
 /// YAML that keeps the order of its keys: the order of the models matters.
 #[derive(Debug, Clone, Serialize, Deserialize)]

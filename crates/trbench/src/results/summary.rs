@@ -1,18 +1,13 @@
-//! What a run leaves behind: `result.csv`, `summary.json`, `manifest.json`. Files appear complete or not at all.
+//! `summary.json`: totals, latencies, and what the models did.
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokenrouter_engine::EngineStats;
 
-use crate::cli::usage;
-use crate::dataset::Item;
-use crate::run::{Judged, Record, RunArgs};
+use crate::record::Record;
 use crate::stats::{GeometricTest, geometric_test, mean, percentile, ratio, wilson};
 use crate::trials::{Slo, TrialMean, TrialRows, TrialSummary, summarise};
 
@@ -165,6 +160,23 @@ pub struct ModelSummary {
     pub transitions: u64,
 }
 
+/// What a model says of the answers of a run, reading them token by token (teacher-forced).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Judged {
+    /// Name of the model.
+    pub model: String,
+    /// Tokens that were judged; those beyond the first 512 of prompt and answer are not.
+    pub tokens: usize,
+    /// Share of the tokens that the model itself would have written greedily.
+    pub agreement: f64,
+    /// Its 95 % interval, requests taken as independent.
+    pub agreement_interval: Option<[f64; 2]>,
+    /// Mean natural logarithm of the tokens' probabilities.
+    pub log_likelihood: f64,
+    /// Its 95 % interval.
+    pub log_likelihood_interval: Option<[f64; 2]>,
+}
+
 /// Differences of two snapshots, per model.
 pub fn model_summaries(after: &EngineStats, before: Option<&EngineStats>) -> Vec<ModelSummary> {
     let models = after.names.iter().zip(&after.models).enumerate();
@@ -276,189 +288,4 @@ pub(crate) fn latencies(records: &[&Record]) -> Map<String, Value> {
         }
     }
     map
-}
-
-/// Where numbers come from, so that any of them can be traced and repeated.
-#[derive(Debug, Clone, Serialize)]
-pub struct Manifest {
-    schema_version: u32,
-    date_unix_s: u64,
-    command: Vec<String>,
-    version: &'static str,
-    git_revision: Option<String>,
-    config: String,
-    config_sha256: String,
-    config_text: String,
-    dataset: String,
-    dataset_sha256: String,
-    items: usize,
-    seed: u64,
-    max_tokens: usize,
-    temperature: f32,
-    repeats: usize,
-    ignore_eos: bool,
-    load: String,
-    warmup: usize,
-    replay_sha256: Option<String>,
-    calibration_sha256: Option<String>,
-    cpu: String,
-    cores: usize,
-    os: &'static str,
-}
-
-impl Manifest {
-    /// What must be equal for two runs to measure the same thing.
-    pub const IDENTITY: &[&str] = &[
-        "config_sha256",
-        "dataset_sha256",
-        "seed",
-        "max_tokens",
-        "temperature",
-        "repeats",
-        "ignore_eos",
-        "load",
-        "warmup",
-        "replay_sha256",
-        "calibration_sha256",
-    ];
-
-    /// Describes this process, this machine and these inputs.
-    pub fn collect(args: &RunArgs, config: &str, config_text: &str, dataset: &str, items: &[Item]) -> Self {
-        let digest = |text: &str| crate::fetch::sha256_hex(&mut text.as_bytes()).unwrap_or_default();
-        let mut problems = String::new();
-        for item in items {
-            let contents = item.prompt.messages().iter().map(|message| message.content.as_str());
-            problems.extend([item.id.as_str()].into_iter().chain(contents).flat_map(|text| [text, "\n"]));
-        }
-        Self {
-            schema_version: 1,
-            date_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-            command: std::env::args().collect(),
-            version: env!("CARGO_PKG_VERSION"),
-            git_revision: git_revision(),
-            config: config.to_owned(),
-            config_sha256: digest(config_text),
-            config_text: config_text.to_owned(),
-            dataset: dataset.to_owned(),
-            dataset_sha256: digest(&problems),
-            items: items.len(),
-            seed: args.seed,
-            max_tokens: args.max_tokens(),
-            temperature: args.temperature,
-            repeats: args.repeats,
-            ignore_eos: args.ignore_eos,
-            load: args.load(),
-            warmup: args.warmup,
-            replay_sha256: args.replay.as_deref().and_then(file_digest),
-            calibration_sha256: args.calibration.as_deref().and_then(file_digest),
-            cpu: cpu_name(),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
-            os: std::env::consts::OS,
-        }
-    }
-}
-
-/// Where the numbers of a command come from that has no single run: this process, this machine, the files that it read.
-pub(crate) fn origin(files: &[PathBuf]) -> Value {
-    let digests: Map<String, Value> =
-        files.iter().map(|path| (path.display().to_string(), json!(file_digest(path)))).collect();
-    json!({
-        "schema_version": 1,
-        "date_unix_s": SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-        "command": std::env::args().collect::<Vec<_>>(),
-        "version": env!("CARGO_PKG_VERSION"),
-        "git_revision": git_revision(),
-        "files_sha256": digests,
-        "cpu": cpu_name(),
-        "cores": std::thread::available_parallelism().map_or(1, usize::from),
-        "os": std::env::consts::OS,
-    })
-}
-
-/// Digest of a file, or of the trace in a result folder.
-fn file_digest(path: &Path) -> Option<String> {
-    let path = if path.is_dir() { path.join("trace.jsonl") } else { path.to_owned() };
-    crate::fetch::sha256_hex(&mut std::fs::File::open(path).ok()?).ok()
-}
-
-fn git_revision() -> Option<String> {
-    let output = std::process::Command::new("git").args(["describe", "--always", "--dirty"]).output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-pub(crate) fn cpu_name() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    line.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.to_owned())
-}
-
-/// Makes the folder of a run, and checks that it can be written to before anything is measured.
-pub fn create_root(given: Option<&Path>, workload: &str) -> anyhow::Result<PathBuf> {
-    let root = match given {
-        Some(path) => path.to_owned(),
-        None => {
-            let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-            (0..100u32)
-                .map(|attempt| match attempt {
-                    0 => PathBuf::from(format!("results/{seconds}-{workload}")),
-                    n => PathBuf::from(format!("results/{seconds}-{workload}-{n}")),
-                })
-                .find(|path| !path.exists())
-                .context("no free name for the results folder")?
-        }
-    };
-    let refuse = |error| usage(format!("cannot write to the output folder `{}`: {error}", root.display()));
-    std::fs::create_dir_all(&root).map_err(refuse)?;
-    tempfile::tempfile_in(&root).map_err(refuse)?;
-    Ok(root)
-}
-
-/// Writes the three files of a run.
-pub fn write<'a>(
-    dir: &Path,
-    records: impl Iterator<Item = &'a Record>,
-    summary: &Summary,
-    manifest: &Manifest,
-) -> anyhow::Result<()> {
-    let mut csv = csv::Writer::from_writer(Vec::new());
-    for record in records {
-        csv.serialize(record)?;
-    }
-    let csv = csv.into_inner().context("cannot format result.csv")?;
-    write_file(&dir.join("result.csv"), &csv)?;
-    write_file(&dir.join("summary.json"), &serde_json::to_vec_pretty(summary)?)?;
-    write_file(&dir.join("manifest.json"), &serde_json::to_vec_pretty(manifest)?)
-}
-
-/// A file to be moved to its place when it is complete. Readable like any other file (within the umask): temporary
-/// files are private.
-pub(crate) fn temporary_in(dir: &Path) -> std::io::Result<tempfile::NamedTempFile> {
-    let mut builder = tempfile::Builder::new();
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(dir)
-}
-
-/// Writes a file beside its place and moves it there.
-pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let failed = || format!("cannot write `{}`", path.display());
-    let mut file = temporary_in(dir).with_context(failed)?;
-    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).with_context(failed)?;
-    file.persist(path).with_context(failed)?;
-    Ok(())
-}
-
-/// Reads the rows of a `result.csv`.
-pub fn read_records(path: &Path) -> anyhow::Result<Vec<Record>> {
-    let mut reader = csv::Reader::from_path(path).map_err(|error| usage(format!("`{}`: {error}", path.display())))?;
-    let rows = reader.deserialize().collect::<Result<_, _>>();
-    rows.map_err(|error| usage(format!("`{}`: {error}", path.display())))
-}
-
-/// Reads a `summary.json`.
-pub fn read_summary(path: &Path) -> anyhow::Result<Summary> {
-    let text =
-        std::fs::read_to_string(path).map_err(|error| usage(format!("cannot read `{}`: {error}", path.display())))?;
-    serde_json::from_str(&text).map_err(|error| usage(format!("`{}`: {error}", path.display())))
 }

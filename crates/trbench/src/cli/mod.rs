@@ -1,11 +1,14 @@
 //! The command line: subcommands, exit codes, error rendering.
 
+mod help;
+
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tokenrouter_engine::EngineError;
 
+use crate::error::{Interrupted, UsageError};
 use crate::{
     compare, convert, dataset, draft, fetch, figures, gpu, nodes, optimize, plan_memory, predict, report, run, serve,
     simulate, soak, sweep, trace, train,
@@ -22,6 +25,7 @@ pub struct Cli {
     command: Command,
 }
 
+/// In the order of `--help`, whose groups are in [`help::GROUPS`].
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a workload against a routed system and print a report.
@@ -30,14 +34,6 @@ enum Command {
     Report(report::ReportArgs),
     /// How much faster one result is than another, as far as their trials can tell.
     Compare(compare::CompareArgs),
-    /// Show one request of a traced run: its text by origin, and its switches.
-    Trace(trace::TraceArgs),
-    /// Find the threshold that gives a wanted share of the large model, from the scores of a traced run.
-    SweepThreshold(sweep::SweepArgs),
-    /// Measure step times, routing and commit matrices of a system, for the throughput model.
-    Calibrate(predict::CalibrateArgs),
-    /// Show thresholds that follow a routing which jumps, second by second.
-    Adapt(predict::AdaptArgs),
     /// Make the figures of scenario files, with data and a report.
     Figures(figures::FiguresArgs),
     /// The cells of a scenario: list them, or measure them here or on a cluster.
@@ -45,44 +41,57 @@ enum Command {
         #[command(subcommand)]
         command: figures::ScenarioCommand,
     },
-    /// Compare predicted with measured throughput over thresholds and numbers of requests.
-    Validate(predict::ValidateArgs),
+    /// Show one request of a traced run: its text by origin, and its switches.
+    Trace(trace::TraceArgs),
     /// Find the best delayed-batching thresholds with the throughput model.
     Optimize(Box<optimize::OptimizeArgs>),
-    /// Make a small model from a large one: drop layers, fit a linear patch at each gap.
-    MakeDraft(Box<draft::DraftArgs>),
-    /// Train a router head (R2R, CITER, Co-LLM) for a pair of models.
-    TrainRouter(Box<train::TrainArgs>),
-    /// Run the scheduler under virtual time, random schedules and faults, and check what it promises.
-    Simulate(simulate::SimulateArgs),
-    /// Overload a routed system for a while, give up on some requests, and check that nothing is lost.
-    Soak(soak::SoakArgs),
-    /// Serve a routed system over an OpenAI-compatible HTTP API.
-    Serve(serve::ServeArgs),
+    /// Measure step times, routing and commit matrices of a system, for the throughput model.
+    Calibrate(predict::CalibrateArgs),
+    /// Compare predicted with measured throughput over thresholds and numbers of requests.
+    Validate(predict::ValidateArgs),
+    /// Show thresholds that follow a routing which jumps, second by second.
+    Adapt(predict::AdaptArgs),
+    /// Find the threshold that gives a wanted share of the large model, from the scores of a traced run.
+    SweepThreshold(sweep::SweepArgs),
     /// How many tokens fit into the memory of devices beside the weights, there or not.
     PlanMemory(plan_memory::PlanArgs),
-    /// Check the CUDA kernels on a GPU, and time them and whole steps beside the device's bandwidth.
-    BenchKernels(gpu::BenchKernelsArgs),
+    /// Serve a routed system over an OpenAI-compatible HTTP API.
+    Serve(serve::ServeArgs),
     /// Make the key of a node, for a system whose models run on two nodes.
     Keygen(nodes::KeygenArgs),
-    /// Measure what a handoff between two nodes of this machine costs, and their throughput against one process.
-    BenchLink(nodes::BenchLinkArgs),
     /// Fetch and list model weights.
     Models {
         #[command(subcommand)]
         command: fetch::ModelsCommand,
     },
-    /// Turn the authors' router checkpoints into head files, without executing anything in them.
-    ConvertRouter(convert::ConvertArgs),
     /// List, check and fetch data sets.
     Datasets {
         #[command(subcommand)]
         command: dataset::DatasetsCommand,
     },
+    /// Train a router head (R2R, CITER, Co-LLM) for a pair of models.
+    TrainRouter(Box<train::TrainArgs>),
+    /// Turn the authors' router checkpoints into head files, without executing anything in them.
+    ConvertRouter(convert::ConvertArgs),
+    /// Make a small model from a large one: drop layers, fit a linear patch at each gap.
+    MakeDraft(Box<draft::DraftArgs>),
     /// Check configurations, or print the reference of every key.
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
+    },
+    /// Run the scheduler under virtual time, random schedules and faults, and check what it promises.
+    Simulate(simulate::SimulateArgs),
+    /// Overload a routed system for a while, give up on some requests, and check that nothing is lost.
+    Soak(soak::SoakArgs),
+    /// Check the CUDA kernels on a GPU, and time them and whole steps beside the device's bandwidth.
+    BenchKernels(gpu::BenchKernelsArgs),
+    /// Measure what a handoff between two nodes of this machine costs, and their throughput against one process.
+    BenchLink(nodes::BenchLinkArgs),
+    /// Print the completion script of a shell.
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
     },
 }
 
@@ -100,19 +109,16 @@ enum ConfigCommand {
     },
 }
 
-/// A mistake in what the user gave: exit code 2.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct UsageError(pub String);
+/// The command with its help in groups.
+pub fn command() -> clap::Command {
+    help::grouped(Cli::command())
+}
 
-/// Ctrl-C: exit code 130, after partial results were kept.
-#[derive(Debug, thiserror::Error)]
-#[error("interrupted: {0}")]
-pub struct Interrupted(pub String);
-
-/// A usage error as `anyhow::Error`.
-pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
-    UsageError(message.into()).into()
+impl Cli {
+    /// Parses the command line of this process; ends the process after `--help`, `--version` and mistakes.
+    pub fn from_command_line() -> Self {
+        Self::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit())
+    }
 }
 
 /// Runs a parsed command line and turns its result into an exit code.
@@ -142,6 +148,7 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::ConvertRouter(args) => convert::run(&args),
         Command::Datasets { command } => dataset::run(&command),
         Command::Config { command } => config(&command),
+        Command::Completions { shell } => completions(shell),
     };
     result.unwrap_or_else(|error| fail(&error))
 }
@@ -184,5 +191,13 @@ fn config(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
             }
         }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
+    // Into memory first: a closed pipe is not worth a panic.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command(), "trbench", &mut script);
+    std::io::stdout().lock().write_all(&script)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -38,7 +38,7 @@ impl std::fmt::Display for Arrivals {
 
 impl Arrivals {
     /// Times of `count` arrivals at `rate` per second: a function of the seed alone.
-    pub(super) fn times(self, rate: f64, count: usize, seed: u64) -> Vec<Duration> {
+    pub(crate) fn times(self, rate: f64, count: usize, seed: u64) -> Vec<Duration> {
         let gamma = match self {
             Self::Poisson => None,
             // Shape 1/CV^2, and the rate that gives gaps of mean 1.
