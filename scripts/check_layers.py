@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Fails when modules of a crate import each other in a circle; prints the circle, with the lines that close it.
+"""Fails when modules of a crate import each other in a circle; prints the circle, with the lines that close it. Where the
+crate's `lib.rs` draws its layers, also fails when a module imports one of a higher layer, or is not in the drawing.
 
     python3 scripts/check_layers.py [--depth N] CRATE...
 
@@ -165,6 +166,30 @@ def allowed(crate, importer, imported):
     return False
 
 
+def layers(source):
+    """The height of every module in the drawing of `lib.rs`; empty where there is none. A layer is a line of the block
+    after `# Layers`: its name, and its modules. The highest is the first."""
+    text = (source / "lib.rs").read_text(encoding="utf-8") if (source / "lib.rs").is_file() else ""
+    drawing = re.search(r"//! # Layers\n.*?```text\n(.*?)//! ```", text, re.DOTALL)
+    rows = [line.removeprefix("//!").split() for line in drawing.group(1).splitlines()] if drawing else []
+    rows = [row[1:] for row in rows if len(row) > 1]
+    return {module: -number for number, row in enumerate(rows) for module in row}
+
+
+def upward(graph, heights):
+    """Imports from a lower layer into a higher one, and modules without a place, in words."""
+    if not heights:
+        return
+    for importer in sorted({name.split("::")[0] for name in graph}):
+        if importer not in heights:
+            yield f"module `{importer}` is not in the drawing of layers in lib.rs"
+    for importer, targets in sorted(graph.items()):
+        for imported, place in sorted(targets.items()):
+            low, high = (heights.get(name.split("::")[0], 0) for name in (importer, imported))
+            if high > low:
+                yield f"{place}: `{importer}` imports `{imported}` of a higher layer"
+
+
 def circle(graph):
     """Some circle as a list of modules, the first one repeated at the end; the shortest through its first module."""
     for start in sorted(graph):
@@ -198,12 +223,16 @@ def main():
         for importer, targets in graph.items():
             for imported in [name for name in targets if allowed(crate.name, importer, name)]:
                 del targets[imported]
-        if found := circle(graph):
-            failed = True
+        wrong = list(upward(graph, layers(source)))
+        for line in wrong:
+            print(f"{crate}: {line}", file=sys.stderr)
+        found = circle(graph)
+        failed = failed or bool(wrong or found)
+        if found:
             print(f"{crate}: modules import each other in a circle: {' -> '.join(found)}", file=sys.stderr)
             for importer, imported in zip(found, found[1:]):
                 print(f"    {graph[importer][imported]}: `{importer}` imports `{imported}`", file=sys.stderr)
-        else:
+        elif not wrong:
             print(f"{crate}: {len(graph)} modules, no circle")
     sys.exit(failed)
 

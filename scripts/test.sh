@@ -31,6 +31,7 @@ cargo clippy --release --workspace --all-targets --locked $features -- -D warnin
 
 step "layers"
 # `crates/core` and `crates/engine` are to follow when they have no circle.
+python3 -m unittest scripts/test_check_layers.py
 python3 scripts/check_layers.py crates/trbench crates/kernels
 
 step "build"

@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use crate::error::usage;
 use crate::report;
-use crate::terminal::{Format, plain_table};
 use crate::results::Summary;
 use crate::stats::{Welch, welch};
+use crate::terminal::{Format, plain_table};
 
 /// Arguments of `trbench compare`.
 #[derive(Debug, Clone, Args)]

@@ -34,7 +34,7 @@ impl std::fmt::Display for DeviceChoice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Auto => f.write_str("auto"),
-            Self::Only(device) => device.fmt(f),
+            Self::Only(device) => write!(f, "{device}"),
         }
     }
 }

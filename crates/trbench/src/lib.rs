@@ -2,21 +2,21 @@
 //!
 //! # Layers
 //!
-//! A module imports modules of its own layer or of layers below it, and no two modules import each other, directly or by
-//! way of others: `scripts/check_layers.py` checks that.
+//! A module imports modules of its own layer or of layers below it, and no modules import each other in a circle:
+//! `scripts/check_layers.py` reads this drawing and checks both.
 //!
 //! ```text
-//! cli         subcommands, exit codes
+//! edge        cli
 //!   |
-//! commands    figures   optimize   sweep   serve   nodes   soak   simulate   draft   train   convert   gpu   plan_memory
+//! commands    figures optimize sweep serve nodes soak simulate draft train convert gpu plan_memory
 //!   |
-//! measuring   run   predict   compare   report   trace   offline
+//! measuring   run predict compare report trace offline
 //!   |
-//! results     results   trials   spec
+//! results     results trials spec
 //!   |
-//! inputs      dataset   fetch   device   grade   record   stats
+//! inputs      dataset fetch device grade record stats
 //!   |
-//! basics      error   terminal   files   digest
+//! basics      error terminal files digest
 //! ```
 
 pub mod cli;

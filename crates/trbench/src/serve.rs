@@ -12,8 +12,8 @@ use tokenrouter_engine::config::ServerConfig;
 use tokenrouter_engine::{Config, Engine, server};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::fetch;
 use crate::device::DeviceChoice;
+use crate::fetch;
 use crate::predict::Calibration;
 
 /// Arguments of `trbench serve`.

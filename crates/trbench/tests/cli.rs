@@ -386,9 +386,10 @@ fn help_has_groups_and_shells_get_completions() {
     let help = trbench(&["--help"]).env("COLUMNS", "60").output().expect("the binary starts");
     let help = text(&help.stdout);
     assert!(help.lines().all(|line| line.chars().count() <= 60), "{help}");
-    let places: Vec<_> = ["Run and compare:", "  run ", "  optimize ", "Serve:", "  serve ", "  models ", "  config ", "Options:"]
-        .map(|part| help.find(part).unwrap_or_else(|| panic!("no `{part}` in {help}")))
-        .into();
+    let places: Vec<_> =
+        ["Run and compare:", "  run ", "  optimize ", "Serve:", "  serve ", "  models ", "  config ", "Options:"]
+            .map(|part| help.find(part).unwrap_or_else(|| panic!("no `{part}` in {help}")))
+            .into();
     assert!(places.is_sorted(), "{help}");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = run(&["completions", shell]);

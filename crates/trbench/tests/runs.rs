@@ -199,7 +199,8 @@ fn results_from_before_specs_can_be_continued() {
 fn a_run_can_be_given_as_a_file() {
     let dir = tempfile::tempdir().expect("a folder");
     let (file, out) = (dir.path().join("run.json"), dir.path().join("out"));
-    let spec = json!({"version": 1, "config": EMULATED, "num-prompts": 3, "max-tokens": 5, "system": "async", "seed": 4});
+    let spec =
+        json!({"version": 1, "config": EMULATED, "num-prompts": 3, "max-tokens": 5, "system": "async", "seed": 4});
     std::fs::write(&file, spec.to_string()).expect("writable");
     let (file, out) = (file.to_str().expect("utf-8"), out.to_str().expect("utf-8"));
     let output = trbench(&["run", "--spec", file, "--output-dir", out]);

@@ -22,7 +22,8 @@ pub(super) fn grouped(command: Command) -> Command {
     let mut groups = String::new();
     for (plain, styled) in list.to_string().lines().zip(list.ansi().to_string().lines()) {
         // Further lines of a description are indented deeper.
-        let name = plain.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')).and_then(|rest| rest.split(' ').next());
+        let name =
+            plain.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')).and_then(|rest| rest.split(' ').next());
         if let Some((heading, _)) = GROUPS.iter().find(|(_, first)| Some(*first) == name) {
             let _ = write!(groups, "\n{header}{heading}:{header:#}\n");
         }
@@ -58,7 +59,8 @@ mod tests {
 
     #[test]
     fn every_subcommand_is_in_one_group_at_every_width() {
-        let names: Vec<String> = Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
+        let names: Vec<String> =
+            Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
         let headings: Vec<&str> = GROUPS.iter().map(|(heading, _)| *heading).chain(["Options"]).collect();
         for width in [40, 60, 80, 100, 200] {
             let command = Cli::command().term_width(width).max_term_width(width);

@@ -1,7 +1,7 @@
 //! `trbench datasets`: what there is, whether a file is one, and fetching.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -9,12 +9,8 @@ use clap::Subcommand;
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::download::{self, FetchArgs};
-use super::stats::Stats;
-use super::{BuiltIn, Container, Kind, Reader, records};
-use crate::error::usage;
-
-/// Errors that `check` prints one by one.
-const MOST_ERRORS: usize = 20;
+use super::survey::{Report, survey, survey_records};
+use super::{BuiltIn, Kind, records};
 
 /// What `trbench datasets` can do.
 #[derive(Debug, Subcommand)]
@@ -45,53 +41,6 @@ pub fn run(command: &DatasetsCommand) -> anyhow::Result<ExitCode> {
         DatasetsCommand::Fetch(args) => writeln!(out, "{}", download::fetch(args)?.display())?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// What a file holds.
-pub(super) struct Report {
-    file: String,
-    container: Container,
-    pub(super) kind: Option<Kind>,
-    stats: Stats,
-    errors: Vec<super::DatasetError>,
-}
-
-impl Report {
-    /// The error of a file that has errors.
-    pub(super) fn refusal(&self) -> anyhow::Error {
-        let mut lines: Vec<_> = self.errors.iter().take(MOST_ERRORS).map(ToString::to_string).collect();
-        if self.errors.len() > MOST_ERRORS {
-            lines.push(format!("and {} more", self.errors.len() - MOST_ERRORS));
-        }
-        let records = self.stats.sessions + self.errors.len();
-        let count = format!("{} of {records} records are not valid", self.errors.len());
-        usage(format!("`{}`: {count}\n  {}", self.file, lines.join("\n  ")))
-    }
-
-    pub(super) fn is_valid(&self) -> bool {
-        self.errors.is_empty()
-    }
-}
-
-/// Reads a whole file.
-pub(super) fn survey(path: &Path) -> anyhow::Result<Report> {
-    let file = path.display().to_string();
-    let records = records::open(path).map_err(|error| usage(error.to_string()))?;
-    Ok(survey_records(file, records))
-}
-
-fn survey_records(file: String, records: records::Records) -> Report {
-    let container = records.container;
-    let mut reader = Reader::new(file.clone(), records);
-    let mut stats = Stats::default();
-    let mut errors = Vec::new();
-    for parsed in reader.by_ref() {
-        match parsed {
-            Ok(parsed) => stats.add(&parsed),
-            Err(error) => errors.push(error),
-        }
-    }
-    Report { file, container, kind: reader.kind, stats, errors }
 }
 
 fn print(report: &Report, out: &mut impl Write) -> anyhow::Result<()> {

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use tokenrouter_engine::model::cache_dir;
 
 use super::Kind;
-use super::command::survey;
+use super::survey::survey;
 use crate::error::{Interrupted, usage};
 
 /// Names of unfinished files.

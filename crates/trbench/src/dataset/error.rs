@@ -1,6 +1,6 @@
 //! What is wrong with a file, and where.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Longest part of a value that a message shows, in characters.
 const SHOWN: usize = 60;
@@ -55,3 +55,6 @@ pub(super) fn shown(value: &Value) -> String {
         None => format!("`{text}`"),
     }
 }
+
+/// A record and where it is.
+pub(super) type Located = Result<(Place, Map<String, Value>), DatasetError>;

@@ -13,6 +13,7 @@ mod problem;
 mod random;
 mod records;
 mod stats;
+mod survey;
 #[cfg(test)]
 mod tests;
 

@@ -13,8 +13,7 @@ use parquet::schema::types::Type;
 use serde_json::{Map, Value};
 
 use super::FIELDS;
-use super::error::{DatasetError, Place};
-use super::records::Located;
+use super::error::{DatasetError, Located, Place};
 
 /// How a Parquet file begins.
 pub(super) const MAGIC: &[u8] = b"PAR1";

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::error::{DatasetError, Place, shown};
+use super::error::{DatasetError, Located, Place, shown};
 use super::parquet;
 
 /// What holds the records.
@@ -37,9 +37,6 @@ impl Container {
         }
     }
 }
-
-/// A record and where it is.
-pub(super) type Located = Result<(Place, Map<String, Value>), DatasetError>;
 
 /// The records of a file, read as they are asked for where the container allows that.
 pub(super) struct Records {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use tokenrouter_engine::tokenizer::{ChatMessage, TextCodec};
 
 use super::LENGTH;
-use crate::error::usage;
 use crate::dataset::{self, BuiltIn, Source};
+use crate::error::usage;
 
 /// Words of a document that a model continues.
 const OPENING_WORDS: usize = 6;

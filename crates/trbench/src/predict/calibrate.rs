@@ -17,11 +17,11 @@ use tokenrouter_engine::scheduler::ModelStats;
 use super::calibration::{Calibration, ModelCalibration};
 use super::steady::{self, Window};
 use crate::error::usage;
-use crate::terminal::{Format, plain_table};
 use crate::files::write_file;
 use crate::results::cpu_name;
-use crate::terminal::spinner;
 use crate::stats::{geometric_test, wilson};
+use crate::terminal::spinner;
+use crate::terminal::{Format, plain_table};
 
 /// Arguments of `trbench calibrate`.
 #[derive(Debug, Clone, Args)]

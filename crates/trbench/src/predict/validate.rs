@@ -13,9 +13,9 @@ use super::calibrate::{check_load, measure, of_counters, window};
 use super::calibration::Calibration;
 use super::steady::{self, Steady, Window};
 use crate::error::usage;
-use crate::terminal::{Format, plain_table};
 use crate::files::write_file;
 use crate::terminal::spinner;
+use crate::terminal::{Format, plain_table};
 
 /// Arguments of `trbench validate`.
 #[derive(Debug, Clone, Args)]

@@ -154,7 +154,8 @@ impl Manifest {
             let keys = BEFORE_SPECS.iter();
             return Ok(keys.filter_map(|key| difference(key, &earlier[*key], &ours[*key])).collect());
         }
-        let old: RunSpec = serde_json::from_value(earlier["spec"].clone()).map_err(|error| format!("`spec`: {error}"))?;
+        let old: RunSpec =
+            serde_json::from_value(earlier["spec"].clone()).map_err(|error| format!("`spec`: {error}"))?;
         let (old, new) = (spec::fields(&old), spec::fields(&self.spec));
         let of = |key: &str| difference(key, &old[key], &new[key]);
         let mut found = Vec::new();
@@ -165,7 +166,9 @@ impl Manifest {
             }
         }
         let of_contents = |key: &str| CONTENTS.iter().any(|(_, keys)| keys.contains(&key));
-        found.extend(new.keys().filter(|key| !FREE.contains(&key.as_str()) && !of_contents(key)).filter_map(|key| of(key)));
+        found.extend(
+            new.keys().filter(|key| !FREE.contains(&key.as_str()) && !of_contents(key)).filter_map(|key| of(key)),
+        );
         Ok(found)
     }
 }

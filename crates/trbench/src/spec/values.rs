@@ -5,7 +5,8 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::{Serialize, Serializer};
 
-use super::{Arrivals, System};
+use super::arrivals::Arrivals;
+use super::system::System;
 use crate::dataset::Lengths;
 use crate::device::DeviceChoice;
 

@@ -164,8 +164,8 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::spec::{System, Workload};
     use crate::figures::{Profile, Scenario, read};
+    use crate::spec::{System, Workload};
 
     fn settings(text: &str) -> Settings {
         serde_saphyr::from_str(text).expect("valid")
