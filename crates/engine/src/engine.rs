@@ -24,10 +24,11 @@ use crate::meters::Meters;
 use crate::model::ModelError;
 use crate::node::{Node, NodeError, PeerView};
 use crate::profile::{Recorder, Span};
-use crate::request::{ModelIndex, Request, RequestId};
-use crate::routing::registry::{self, BuiltPolicy, SystemView};
-use crate::scheduler::{Event, MAX_FRUITLESS, ModelStats};
-use crate::tokenizer::{TextCodec, TokenTexts};
+use crate::tokenizer::TextCodec;
+use tokenrouter_core::request::{MAX_TOP_LOGPROBS, ModelIndex, Request, RequestId};
+use tokenrouter_core::routing::registry::{self, BuiltPolicy, SystemView};
+use tokenrouter_core::scheduler::{Event, MAX_FRUITLESS, ModelStats};
+use tokenrouter_core::token_texts::TokenTexts;
 
 /// An engine could not be launched.
 #[derive(Debug, thiserror::Error)]
@@ -93,9 +94,6 @@ pub enum SubmitError {
     #[error("a subserver has failed")]
     Failed,
 }
-
-/// Most tokens besides the chosen one that log-probabilities are given for.
-pub(crate) const MAX_TOP_LOGPROBS: usize = 20;
 
 /// Counters of an engine.
 #[derive(Debug, Clone, Serialize)]

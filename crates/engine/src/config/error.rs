@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use tokenrouter_core::names::{list, nearest};
+
 /// A problem in a configuration, with its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
@@ -42,29 +44,17 @@ impl ConfigError {
     }
 }
 
-/// `, did you mean ...` with the most similar candidate, or nothing when none is close.
-pub(crate) fn nearest<'a>(given: &str, candidates: impl Iterator<Item = &'a str>) -> String {
-    candidates
-        .map(|candidate| (strsim::normalized_damerau_levenshtein(given, candidate), candidate))
-        .filter(|(similarity, _)| *similarity > 0.5)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, candidate)| format!("; did you mean `{candidate}`?"))
-        .unwrap_or_default()
-}
-
 /// Translates the YAML library's error.
 pub(crate) fn from_yaml_error(path: &Path, error: &serde_saphyr::Error) -> ConfigError {
     let error = error.without_snippet();
     let location = error.location().map(|location| (location.line(), location.column()));
     let message = match error {
-        serde_saphyr::Error::SerdeUnknownField { field, expected, .. } => format!(
-            "unknown key `{field}`, allowed are {}{}",
-            super::list(expected),
-            nearest(field, expected.iter().copied())
-        ),
+        serde_saphyr::Error::SerdeUnknownField { field, expected, .. } => {
+            format!("unknown key `{field}`, allowed are {}{}", list(expected), nearest(field, expected.iter().copied()))
+        }
         serde_saphyr::Error::SerdeUnknownVariant { variant, expected, .. } => format!(
             "unknown value `{variant}`, allowed are {}{}",
-            super::list(expected),
+            list(expected),
             nearest(variant, expected.iter().copied())
         ),
         serde_saphyr::Error::SerdeMissingField { field, .. } => format!("key `{field}` is missing"),

@@ -8,7 +8,6 @@ mod cuda;
 mod error;
 mod peers;
 mod reference;
-mod routing;
 mod server;
 mod values;
 
@@ -21,11 +20,12 @@ use serde::{Deserialize, Serialize};
 pub use batching::{AdaptationConfig, BatchingConfig, ProfileConfig, ThresholdConfig};
 pub use cuda::CudaGraphsConfig;
 pub use error::ConfigError;
-pub(crate) use error::nearest;
 pub use peers::PeerEndpoint;
 pub use reference::reference_yaml;
-pub use routing::RoutingConfig;
 pub use server::ServerConfig;
+pub use tokenrouter_core::emulated::LatencyProfile;
+pub(crate) use tokenrouter_core::names::{list, nearest};
+pub use tokenrouter_core::routing::RoutingConfig;
 use tokenrouter_dtmc::MAX_MODELS;
 
 /// Everything that defines a routed system: its models, how it routes, how it batches.
@@ -95,16 +95,6 @@ pub struct EmulatedConfig {
     /// Milliseconds for every new token beyond the first of a row: what a prompt costs.
     #[serde(default)]
     pub prefill_ms_per_token: f64,
-}
-
-/// Step time by batch size, in milliseconds.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-#[serde(untagged)]
-pub enum LatencyProfile {
-    /// The same for every batch size.
-    Constant(f64),
-    /// Entry `b - 1` is for batch size `b`.
-    Table(Vec<f64>),
 }
 
 /// How weights are held in memory.
@@ -435,7 +425,7 @@ impl Config {
             )),
             ThresholdConfig::Auto | ThresholdConfig::Adaptive => Ok(()),
             ThresholdConfig::Fixed(vector) => {
-                crate::scheduler::check_thresholds(vector, self.models.len(), self.system.max_active)
+                tokenrouter_core::scheduler::check_thresholds(vector, self.models.len(), self.system.max_active)
                     .map_err(|message| ("thresholds", message))
             }
         }
@@ -489,9 +479,4 @@ impl ModelConfig {
         }
         self.cuda_graphs.validate(name)
     }
-}
-
-/// `a`, `b` and `c` in backticks, for messages.
-pub(crate) fn list<S: AsRef<str>>(names: &[S]) -> String {
-    names.iter().map(|name| format!("`{}`", name.as_ref())).collect::<Vec<_>>().join(", ")
 }

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Inner;
-use crate::request::{CommittedToken, FinishReason, ModelIndex, Request, RequestId, RequestStats, StreamEvent};
-use crate::scheduler::{Event, MAX_FRUITLESS};
+use tokenrouter_core::request::{
+    CommittedToken, FinishReason, ModelIndex, Request, RequestId, RequestStats, StreamEvent,
+};
+use tokenrouter_core::scheduler::{Event, MAX_FRUITLESS};
 
 /// The committed tokens of one request, in order, then its end. Dropping it cancels the request.
 pub struct TokenStream {

@@ -8,8 +8,8 @@ use tokenrouter_kernels::{Isa, SignalSet, logit_signals};
 use super::sampler::{Candidates, Sampler};
 use super::{ModelRunner, RunnerError, RunnerOptions, Softmax, StepOutput};
 use crate::model::Decoder;
-use crate::routing::SignalNeeds;
-use crate::scheduler::Batch;
+use tokenrouter_core::routing::SignalNeeds;
+use tokenrouter_core::step::Batch;
 
 /// Runs a [`Decoder`] in a thread pool of its own.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl ModelRunner for CandleRunner {
             let candidates = Candidates { logits, argmax: Some(signals.argmax), history: batch.history(row) };
             output.tokens.push(self.sampler.sample(candidates, &row.request, row.position()));
             if let Some(raw) = raw {
-                output.note_logprobs(row, &self.sampler, &raw);
+                self.sampler.note_logprobs(row, &raw, output);
             }
         }
         output.sampling = start.elapsed();

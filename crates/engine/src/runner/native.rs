@@ -14,8 +14,8 @@ use super::sampler::{Candidates, Sampler};
 use super::{ModelRunner, RunnerError, RunnerOptions, Softmax, StepOutput};
 use crate::config::{KvDtypeConfig, WeightDtype};
 use crate::model::{Arch, Family, LinearPatch, LinearPatches, ModelError, Slot, StoredTensor, Weights};
-use crate::routing::SignalNeeds;
-use crate::scheduler::Batch;
+use tokenrouter_core::routing::SignalNeeds;
+use tokenrouter_core::step::Batch;
 
 /// Runs a model on the CPU kernels, with its KV cache.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl NativeRunner {
         for (from, to) in batch.copies() {
             self.kv.copy_block(*from, *to)?;
         }
-        let rows = batch.inputs();
+        let rows = row_inputs(batch);
         let needs = StepNeeds {
             hidden: self.needs.hidden,
             residual: false,
@@ -104,7 +104,7 @@ impl ModelRunner for NativeRunner {
             let candidates = Candidates { logits, argmax: Some(signals.argmax), history: batch.history(row) };
             output.tokens.push(self.sampler.sample(candidates, &row.request, row.position()));
             if let Some(raw) = raw {
-                output.note_logprobs(row, &self.sampler, &raw);
+                self.sampler.note_logprobs(row, &raw, output);
             }
             if self.needs.softmax {
                 output.softmax.push(Softmax { entropy: signals.entropy, log_sum_exp: signals.log_sum_exp });

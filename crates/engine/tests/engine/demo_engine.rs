@@ -418,8 +418,8 @@ fn requests_that_cannot_be_served_are_refused_with_reasons() {
 #[test]
 fn models_without_a_common_vocabulary_are_refused() {
     let dir = tempfile::tempdir().expect("a folder");
-    let tiny = crate::tiny::config("llama");
-    crate::tiny::write(dir.path(), &tiny, &crate::tiny::tensors(&tiny, 1));
+    let tiny = tokenrouter_testing::tiny::config("llama");
+    tokenrouter_testing::tiny::write(dir.path(), &tiny, &tokenrouter_testing::tiny::tensors(&tiny, 1));
     let mut config = config(&methods()[1].0, RunnerKind::Native);
     config.models["large"] = ModelConfig { path: Some(dir.path().to_owned()), ..ModelConfig::default() };
     let message = Engine::launch(&config).expect_err("different vocabularies").to_string();

@@ -14,7 +14,7 @@ use tokenrouter_engine::scheduler::Batch;
 use tokenrouter_engine::{Request, RequestId, SamplingParams};
 use tokenrouter_kernels::Pool;
 
-use crate::tiny;
+use tokenrouter_testing::tiny;
 
 const BLOCKS: usize = 24;
 const BLOCK: usize = 16;
@@ -237,8 +237,8 @@ fn depth_pruning_keeps_the_named_layers() {
 #[cfg(feature = "cuda-emulation")]
 #[test]
 fn cuda_gives_the_signals_and_scores_of_the_cpu() {
+    use tokenrouter_engine::heads::Head;
     use tokenrouter_engine::routing::SignalNeeds;
-    use tokenrouter_engine::routing::heads::Head;
 
     let config = tiny::config("qwen3");
     let tensors = tiny::tensors(&config, 21);

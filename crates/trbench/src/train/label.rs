@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
     use crate::offline::{Use, Writing};
-    use crate::tiny;
+    use tokenrouter_testing::tiny;
 
     fn files(seed: u64) -> ModelFiles {
         let dir = tempfile::tempdir().expect("a folder");
