@@ -46,19 +46,10 @@ pub fn generate(
         models[at].runner.forward(&batch, &mut output)?;
         computed[at] = log.len();
         let mut row = Row {
-            request: id,
-            seed: request.routing.seed.unwrap_or(request.sampling.seed),
-            threshold: request.routing.threshold,
-            key: request.key,
-            model: at,
-            prompt_tokens: request.prompt_tokens(),
-            position: committed.len(),
-            candidate: output.tokens[0],
             visit_steps,
             visit_tokens,
             state: std::mem::take(&mut state),
-            score: f32::NAN,
-            decision: Decision::Stay,
+            ..Row::new(id, request, at, committed.len(), output.tokens[0])
         };
         policy.route(&mut BatchView::new(std::slice::from_mut(&mut row), &output));
         visit_steps += 1;

@@ -233,7 +233,7 @@ pub struct RequestStats {
     /// Time in the admission queue.
     pub queue_wait: Duration,
     /// Time spent ready in the buffers of idle or busy models, waiting for a batch to be launched.
-    pub admission_wait: Duration,
+    pub buffer_wait: Duration,
 }
 
 impl RequestStats {
@@ -255,7 +255,7 @@ impl RequestStats {
         }
         self.handoffs += later.handoffs;
         self.queue_wait += later.queue_wait;
-        self.admission_wait += later.admission_wait;
+        self.buffer_wait += later.buffer_wait;
     }
 }
 

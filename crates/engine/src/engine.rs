@@ -27,7 +27,7 @@ use crate::profile::{Recorder, Span};
 use crate::tokenizer::TextCodec;
 use tokenrouter_core::request::{MAX_TOP_LOGPROBS, ModelIndex, Request, RequestId};
 use tokenrouter_core::routing::registry::{self, BuiltPolicy, SystemView};
-use tokenrouter_core::scheduler::{Event, MAX_FRUITLESS, ModelStats};
+use tokenrouter_core::scheduler::{Event, MAX_STEPS_WITHOUT_COMMIT, ModelStats};
 use tokenrouter_core::token_texts::TokenTexts;
 
 /// An engine could not be launched.
@@ -211,7 +211,8 @@ impl Engine {
         let id = RequestId(inner.next_id.fetch_add(1, Ordering::Relaxed));
         // Room for every token, every step of a trace, and the end: the engine never waits for a slow reader.
         let logprobs = if request.logprobs.is_some() { request.sampling.max_tokens } else { 0 };
-        let steps = if request.trace { request.sampling.max_tokens * (MAX_FRUITLESS as usize + 1) } else { 0 };
+        let steps =
+            if request.trace { request.sampling.max_tokens * (MAX_STEPS_WITHOUT_COMMIT as usize + 1) } else { 0 };
         let (sender, receiver) = mpsc::channel(request.sampling.max_tokens + logprobs + steps + 1);
         let admitted = inner.streams.insert(id, sender);
         let hops = inner.survivors.is_some().then(|| stream::Hops::new(&request, inner.entry));

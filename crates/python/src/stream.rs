@@ -84,7 +84,7 @@ impl Reader {
             "tokens_by_model": stats.tokens_by_model,
             "handoffs": stats.handoffs,
             "queue_wait_s": stats.queue_wait.as_secs_f64(),
-            "buffer_wait_s": stats.admission_wait.as_secs_f64(),
+            "buffer_wait_s": stats.buffer_wait.as_secs_f64(),
         })
         .to_string()
     }

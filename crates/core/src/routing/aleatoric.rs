@@ -7,7 +7,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{BuiltPolicy, Facts, Method, Span, Sweep, SystemView, check_not_negative};
+use super::registry::{BuiltPolicy, Keeps, Method, MethodFacts, Sweep, SystemView, check_not_negative};
 use super::{BatchView, Candidate, Decision, RoutingPolicy, Row, SignalNeeds};
 use crate::request::ModelIndex;
 
@@ -32,7 +32,7 @@ impl Default for Aleatoric {
 }
 
 impl Method for Aleatoric {
-    const FACTS: Facts = Facts {
+    const FACTS: MethodFacts = MethodFacts {
         name: "aleatoric",
         summary: "Uncertainty of the small model's largest logits, read as evidence; the large model is borrowed for one \
                   token.",
@@ -43,7 +43,7 @@ impl Method for Aleatoric {
         p: "[[1-p, p], [1, 0]]",
         c: "[[1, 0], [1, 0]]",
         source: "R2R's `immediate` switching, arXiv 2505.21600",
-        sweep: Some(Sweep { option: "aleatoric_threshold", high_is_hard: true, span: Span::Token }),
+        sweep: Some(Sweep { option: "aleatoric_threshold", high_is_hard: true, span: Keeps::Token }),
     };
 
     fn check(&self) -> Result<(), String> {

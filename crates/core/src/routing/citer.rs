@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::head::HeadKind;
-use super::registry::{BuiltPolicy, Facts, Method, Span, Sweep, SystemView};
+use super::registry::{BuiltPolicy, Keeps, Method, MethodFacts, Sweep, SystemView};
 use super::scored::{Hard, Scored, Scorer, check_threshold, load_head, required_weights, threshold};
 
 /// Options of `citer`.
@@ -20,7 +20,7 @@ pub(super) struct Citer {
 }
 
 impl Method for Citer {
-    const FACTS: Facts = Facts {
+    const FACTS: MethodFacts = MethodFacts {
         name: "citer",
         summary: "CITER: the large model writes a token where the confidence in the small model is low.",
         signal: "confidence network on the small model's hidden state",
@@ -30,7 +30,7 @@ impl Method for Citer {
         p: "[[1-p, p], [1, 0]]",
         c: "[[1, 0], [1, 0]]",
         source: "CITER, arXiv 2502.01976",
-        sweep: Some(Sweep { option: "threshold", high_is_hard: false, span: Span::Token }),
+        sweep: Some(Sweep { option: "threshold", high_is_hard: false, span: Keeps::Token }),
     };
 
     const PATHS: &'static [&'static str] = &["weights"];

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::head::HeadKind;
-use super::registry::{BuiltPolicy, Facts, Method, Span, Sweep, SystemView};
+use super::registry::{BuiltPolicy, Keeps, Method, MethodFacts, Sweep, SystemView};
 use super::scored::{Hard, Scored, Scorer, check_threshold, load_head};
 
 /// Options of `collm`.
@@ -26,7 +26,7 @@ pub(super) struct CoLlm {
 }
 
 impl Method for CoLlm {
-    const FACTS: Facts = Facts {
+    const FACTS: MethodFacts = MethodFacts {
         name: "collm",
         summary: "Co-LLM: the small model has learned to defer single tokens to the large one.",
         signal: "sigmoid of the deferral row's logit of the small model",
@@ -36,7 +36,7 @@ impl Method for CoLlm {
         p: "[[1-p, p], [1, 0]]",
         c: "[[1, 0], [1, 0]]",
         source: "Co-LLM, arXiv 2403.03870",
-        sweep: Some(Sweep { option: "threshold", high_is_hard: true, span: Span::Token }),
+        sweep: Some(Sweep { option: "threshold", high_is_hard: true, span: Keeps::Token }),
     };
 
     const PATHS: &'static [&'static str] = &["weights"];

@@ -7,7 +7,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{BuiltPolicy, Facts, Method, SystemView};
+use super::registry::{BuiltPolicy, Method, MethodFacts, SystemView};
 use super::{BatchView, Decision, Matrix, RoutingPolicy};
 
 /// Options of `ensemble`.
@@ -19,7 +19,7 @@ pub(super) struct Ensemble {
 }
 
 impl Method for Ensemble {
-    const FACTS: Facts = Facts {
+    const FACTS: MethodFacts = MethodFacts {
         name: "ensemble",
         summary: "ME, the mixture-model-like ensemble: the model of every token is drawn by weight, for two or more models.",
         signal: "a keyed draw, at any model",

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{BuiltPolicy, Facts, Method, Span, Sweep, SystemView, check_not_negative};
+use super::registry::{BuiltPolicy, Keeps, Method, MethodFacts, Sweep, SystemView, check_not_negative};
 use super::{BatchView, Candidate, Decision, RoutingPolicy, Row, SignalNeeds};
 use crate::request::ModelIndex;
 
@@ -23,7 +23,7 @@ impl Default for Entropy {
 }
 
 impl Method for Entropy {
-    const FACTS: Facts = Facts {
+    const FACTS: MethodFacts = MethodFacts {
         name: "entropy",
         summary: "Entropy router: the large model is borrowed for one token where the small model's entropy is high.",
         signal: "entropy of the small model",
@@ -33,7 +33,7 @@ impl Method for Entropy {
         p: "[[1-p, p], [1, 0]]",
         c: "[[1, 0], [1, 0]]",
         source: "R2R's `entropy` switching, arXiv 2505.21600",
-        sweep: Some(Sweep { option: "entropy_threshold", high_is_hard: true, span: Span::Token }),
+        sweep: Some(Sweep { option: "entropy_threshold", high_is_hard: true, span: Keeps::Token }),
     };
 
     fn check(&self) -> Result<(), String> {

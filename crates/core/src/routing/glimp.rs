@@ -9,7 +9,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{BuiltPolicy, Facts, Method, Span, Sweep, SystemView, check_not_negative};
+use super::registry::{BuiltPolicy, Keeps, Method, MethodFacts, Sweep, SystemView, check_not_negative};
 use super::{BatchView, Candidate, Decision, RoutingPolicy, Row, SignalNeeds, Signals};
 use crate::request::ModelIndex;
 use crate::token_texts::TokenTexts;
@@ -63,7 +63,7 @@ impl Default for Glimp {
 }
 
 impl Method for Glimp {
-    const FACTS: Facts = Facts {
+    const FACTS: MethodFacts = MethodFacts {
         name: "glimp",
         summary: "GlimpRouter: the entropy of a reasoning step's first token decides who writes the step; the large model \
                   writes the answer.",
@@ -74,7 +74,7 @@ impl Method for Glimp {
         p: "per step, not geometric: probe -> large q, -> small 1-q; back at the end of the step",
         c: "0 for a dropped probe, else 1",
         source: "GlimpRouter, arXiv 2601.05110",
-        sweep: Some(Sweep { option: "entropy_threshold", high_is_hard: true, span: Span::Step }),
+        sweep: Some(Sweep { option: "entropy_threshold", high_is_hard: true, span: Keeps::Step }),
     };
 
     fn check(&self) -> Result<(), String> {

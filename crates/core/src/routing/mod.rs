@@ -30,7 +30,7 @@ pub use state::RequestState;
 use std::sync::Arc;
 
 use crate::keyed::{Purpose, draw_unit};
-use crate::request::{ModelIndex, RequestId};
+use crate::request::{ModelIndex, Request, RequestId};
 use crate::step::StepOutput;
 pub use crate::step::{SignalNeeds, Signals};
 
@@ -66,6 +66,26 @@ pub struct Row {
 }
 
 impl Row {
+    /// A step of `model` on a request that has just come to it: the candidate for `position` in the committed stream.
+    /// The decision is to stay until a policy sets another.
+    pub fn new(id: RequestId, request: &Request, model: ModelIndex, position: usize, candidate: u32) -> Self {
+        Self {
+            request: id,
+            seed: request.routing.seed.unwrap_or(request.sampling.seed),
+            key: request.key,
+            model,
+            threshold: request.routing.threshold,
+            prompt_tokens: request.prompt_tokens(),
+            position,
+            candidate,
+            visit_steps: 0,
+            visit_tokens: 0,
+            state: RequestState::default(),
+            score: f32::NAN,
+            decision: Decision::Stay,
+        }
+    }
+
     /// A draw in `[0, 1)`, the same for this request and position whatever the schedule.
     pub fn draw(&self) -> f64 {
         draw_unit(self.seed, self.key, self.position as u64, Purpose::Route)
@@ -187,25 +207,13 @@ mod testing {
     //! Decisions on hand-made signals.
 
     use super::*;
+    use crate::request::SamplingParams;
     use crate::step::Softmax;
 
     /// A row of `model` at `position`.
     pub(super) fn row(model: ModelIndex, position: usize) -> Row {
-        Row {
-            request: RequestId(1),
-            seed: 42,
-            key: 9,
-            model,
-            threshold: None,
-            prompt_tokens: 10,
-            position,
-            candidate: 5,
-            visit_steps: 0,
-            visit_tokens: 0,
-            state: RequestState::default(),
-            score: f32::NAN,
-            decision: Decision::Stay,
-        }
+        let sampling = SamplingParams { seed: 42, ..SamplingParams::default() };
+        Row::new(RequestId(1), &Request::new(vec![1; 10], sampling, 9), model, position, 5)
     }
 
     /// The output of one row with this entropy.

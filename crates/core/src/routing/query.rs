@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{BuiltPolicy, Facts, Method, Span, Sweep, SystemView, check_not_negative, check_unit};
+use super::registry::{BuiltPolicy, Keeps, Method, MethodFacts, Sweep, SystemView, check_not_negative, check_unit};
 use super::{BatchView, Candidate, Decision, RoutingPolicy, Row, SignalNeeds};
 use crate::request::ModelIndex;
 
@@ -28,7 +28,7 @@ impl Default for Query {
 }
 
 impl Method for Query {
-    const FACTS: Facts = Facts {
+    const FACTS: MethodFacts = MethodFacts {
         name: "query",
         summary: "Query-level routing: one choice per request, before the first token is committed.",
         signal: "a keyed draw, the entropy of the small model's first token, or the prompt's length",
@@ -38,7 +38,7 @@ impl Method for Query {
         p: "[[1, 0], [0, 1]]",
         c: "[[1, 0], [0, 1]]",
         source: "the paper's query-level baseline",
-        sweep: Some(Sweep { option: "entropy_threshold", high_is_hard: true, span: Span::Request }),
+        sweep: Some(Sweep { option: "entropy_threshold", high_is_hard: true, span: Keeps::Request }),
     };
 
     fn check(&self) -> Result<(), String> {

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::head::HeadKind;
-use super::registry::{BuiltPolicy, Facts, Method, Span, Sweep, SystemView};
+use super::registry::{BuiltPolicy, Keeps, Method, MethodFacts, Sweep, SystemView};
 use super::scored::{Hard, Scored, Scorer, check_threshold, load_head, required_weights, threshold};
 
 /// Options of `r2r`.
@@ -21,7 +21,7 @@ pub(super) struct R2r {
 }
 
 impl Method for R2r {
-    const FACTS: Facts = Facts {
+    const FACTS: MethodFacts = MethodFacts {
         name: "r2r",
         summary: "R2R: a classifier says where the small model's token would diverge; the large model writes that one token.",
         signal: "classifier on hidden state, candidate embedding and 100 largest logits of the small model",
@@ -31,7 +31,7 @@ impl Method for R2r {
         p: "[[1-p, p], [1, 0]]",
         c: "[[1, 0], [1, 0]]",
         source: "R2R, arXiv 2505.21600",
-        sweep: Some(Sweep { option: "threshold", high_is_hard: true, span: Span::Token }),
+        sweep: Some(Sweep { option: "threshold", high_is_hard: true, span: Keeps::Token }),
     };
 
     const PATHS: &'static [&'static str] = &["weights"];

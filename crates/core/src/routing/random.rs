@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ensemble::{Mixture, check_weights};
-use super::registry::{BuiltPolicy, Facts, Method, SystemView, check_unit};
+use super::registry::{BuiltPolicy, Method, MethodFacts, SystemView, check_unit};
 use super::{BatchView, Candidate, Decision, Matrix, RoutingPolicy, Row};
 use crate::request::ModelIndex;
 
@@ -40,7 +40,7 @@ impl Default for Random {
 }
 
 impl Method for Random {
-    const FACTS: Facts = Facts {
+    const FACTS: MethodFacts = MethodFacts {
         name: "random",
         summary: "Random routing, keyed by (seed, request, position): a load whose P and C are known exactly.",
         signal: "a keyed draw",

@@ -68,7 +68,7 @@ impl SystemView {
 
 /// What a table says of a method. Formulas as in the fact sheets of the papers.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts {
+pub struct MethodFacts {
     /// Name in `routing.method`.
     pub name: &'static str,
     /// One sentence.
@@ -99,12 +99,12 @@ pub struct Sweep {
     /// Whether a score above the threshold goes to the large model (otherwise one below it).
     pub high_is_hard: bool,
     /// How long the large model keeps a request.
-    pub span: Span,
+    pub span: Keeps,
 }
 
 /// How long the large model keeps a request that was handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Span {
+pub enum Keeps {
     /// One token.
     Token,
     /// Until its own score is on the easy side.
@@ -118,7 +118,7 @@ pub enum Span {
 /// A method: its options are a plain struct with defaults, a range check, and a constructor.
 pub trait Method: Serialize + DeserializeOwned + JsonSchema + Default {
     /// What tables say of it.
-    const FACTS: Facts;
+    const FACTS: MethodFacts;
 
     /// Options that are paths; relative ones are taken from the folder of the configuration file.
     const PATHS: &'static [&'static str] = &[];
@@ -136,7 +136,7 @@ pub trait Method: Serialize + DeserializeOwned + JsonSchema + Default {
 #[derive(Debug)]
 pub struct MethodEntry {
     /// What tables say of it.
-    pub facts: Facts,
+    pub facts: MethodFacts,
     /// Options that are paths.
     pub paths: &'static [&'static str],
     /// Names of its options.

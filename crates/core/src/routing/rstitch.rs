@@ -7,7 +7,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::registry::{BuiltPolicy, Facts, Method, Span, Sweep, SystemView, check_not_negative};
+use super::registry::{BuiltPolicy, Keeps, Method, MethodFacts, Sweep, SystemView, check_not_negative};
 use super::{BatchView, Candidate, Decision, RoutingPolicy, Row, SignalNeeds};
 use crate::request::ModelIndex;
 
@@ -40,7 +40,7 @@ impl Default for RStitch {
 }
 
 impl Method for RStitch {
-    const FACTS: Facts = Facts {
+    const FACTS: MethodFacts = MethodFacts {
         name: "rstitch",
         summary: "R-Stitch: the small model hands over when its entropy is high, the large one hands back when its own is \
                   low.",
@@ -51,7 +51,7 @@ impl Method for RStitch {
         p: "[[1-a, a], [b, 1-b]]",
         c: "[[1, 0], [1, 1]]",
         source: "R-Stitch, arXiv 2507.17307",
-        sweep: Some(Sweep { option: "entropy_threshold", high_is_hard: true, span: Span::UntilEasy }),
+        sweep: Some(Sweep { option: "entropy_threshold", high_is_hard: true, span: Keeps::UntilEasy }),
     };
 
     fn check(&self) -> Result<(), String> {

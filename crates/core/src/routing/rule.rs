@@ -20,7 +20,7 @@ use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::registry::{BuiltPolicy, Facts, Method, SystemView};
+use super::registry::{BuiltPolicy, Method, MethodFacts, SystemView};
 use super::{BatchView, Candidate, Decision, RoutingPolicy, Row, SignalNeeds, Signals};
 use crate::names::{list, nearest};
 use crate::request::ModelIndex;
@@ -85,7 +85,7 @@ const VARIABLES: [&str; 12] = [
 const TOP: usize = 20;
 
 impl Method for Rule {
-    const FACTS: Facts = Facts {
+    const FACTS: MethodFacts = MethodFacts {
         name: "rule",
         summary: "Rules written in the configuration: an expression per model over the signals.",
         signal: "any, at any model",

@@ -54,7 +54,7 @@ pub struct CoreConfig {
 }
 
 /// Steps without a commit after which a request is ended: a policy that drops every candidate would go on for ever.
-pub const MAX_FRUITLESS: u32 = 32;
+pub const MAX_STEPS_WITHOUT_COMMIT: u32 = 32;
 
 /// The scheduler of one subserver: handoff-resume, delayed batching and admission as a state machine.
 ///
@@ -275,19 +275,10 @@ impl Core {
     fn view(&mut self, row: &BatchRow, token: u32) -> Row {
         let sequence = self.sequences.get_mut(&row.id).expect("a running request has state");
         Row {
-            request: row.id,
-            seed: row.request.routing.seed.unwrap_or(row.request.sampling.seed),
-            key: row.request.key,
-            model: self.config.model,
-            threshold: row.request.routing.threshold,
-            prompt_tokens: row.request.prompt_tokens(),
-            position: row.position(),
-            candidate: token,
             visit_steps: sequence.visit_steps,
             visit_tokens: sequence.visit_tokens,
             state: std::mem::take(&mut sequence.state),
-            score: f32::NAN,
-            decision: Decision::Stay,
+            ..Row::new(row.id, &row.request, self.config.model, row.position(), token)
         }
     }
 
@@ -333,7 +324,7 @@ impl Core {
             self.batch.push(id, &sequence.request, (&sequence.log, sequence.computed..end), sequence.blocks.blocks());
             if let Place::Ready(since) = sequence.place {
                 let waited = now.saturating_sub(since);
-                sequence.stats.admission_wait += waited;
+                sequence.stats.buffer_wait += waited;
                 self.stats.buffer_wait += waited;
             }
             sequence.place = Place::Running;
@@ -368,10 +359,11 @@ impl Core {
         let sequence = self.sequences.get_mut(&id).expect("a running request has state");
         sequence.state = std::mem::take(&mut view.state);
         sequence.visit_steps += 1;
-        sequence.fruitless = if commit { 0 } else { sequence.fruitless + 1 };
-        if sequence.fruitless > MAX_FRUITLESS {
+        sequence.steps_without_commit = if commit { 0 } else { sequence.steps_without_commit + 1 };
+        if sequence.steps_without_commit > MAX_STEPS_WITHOUT_COMMIT {
             let position = view.position;
-            let message = format!("{id}: {MAX_FRUITLESS} candidates in a row were dropped at position {position}");
+            let message =
+                format!("{id}: {MAX_STEPS_WITHOUT_COMMIT} candidates in a row were dropped at position {position}");
             return self.finish(now, id, FinishReason::Error(message), actions);
         }
         let end = if commit { self.commit(id, view.candidate) } else { None };

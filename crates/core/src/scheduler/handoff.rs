@@ -34,7 +34,7 @@ impl Core {
             known: sequence.known.clone(),
             stats: std::mem::take(&mut sequence.stats),
             state: std::mem::take(&mut sequence.state),
-            fruitless: sequence.fruitless,
+            steps_without_commit: sequence.steps_without_commit,
         };
         actions.push(self.send(to, PeerBody::Handoff(handoff)));
     }
@@ -64,7 +64,7 @@ impl Core {
         sequence.known = handoff.known;
         sequence.stats = handoff.stats;
         sequence.state = handoff.state;
-        sequence.fruitless = handoff.fruitless;
+        sequence.steps_without_commit = handoff.steps_without_commit;
         (sequence.visit_steps, sequence.visit_tokens) = (0, 0);
         if sequence.cancelled {
             self.finish(now, id, FinishReason::Cancelled, actions);

@@ -66,7 +66,7 @@ pub struct Handoff {
     /// What the routing policy keeps of it.
     pub state: RequestState,
     /// Steps since the last commit.
-    pub fruitless: u32,
+    pub steps_without_commit: u32,
 }
 
 /// Something that happened to a scheduler core.

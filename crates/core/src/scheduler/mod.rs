@@ -13,7 +13,7 @@ mod sequence;
 mod stats;
 mod threshold;
 
-pub use core::{Core, CoreConfig, MAX_FRUITLESS};
+pub use core::{Core, CoreConfig, MAX_STEPS_WITHOUT_COMMIT};
 pub use message::{Action, ActiveCount, Event, Handoff, Next, PeerBody, PeerMessage};
 pub use stats::{ModelStats, Occupancy};
 pub use threshold::{ThresholdTable, check_thresholds};

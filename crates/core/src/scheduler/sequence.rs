@@ -43,7 +43,7 @@ pub(super) struct Sequence {
     /// Whether the prompt's blocks were offered to others.
     pub(super) shared: bool,
     /// Steps since the last commit, anywhere.
-    pub(super) fruitless: u32,
+    pub(super) steps_without_commit: u32,
     /// It has ended elsewhere while its step runs here: to be dropped when the step is done.
     pub(super) closed: bool,
 }
@@ -98,7 +98,7 @@ impl Sequence {
             visit_steps: 0,
             visit_tokens: 0,
             shared: false,
-            fruitless: 0,
+            steps_without_commit: 0,
             closed: false,
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Happening, Simulator};
+use super::{SimEvent, Simulator};
 use crate::request::{FinishReason, ModelIndex, RequestId, RequestStats};
 use crate::scheduler::Core;
 
@@ -11,8 +11,8 @@ impl Simulator {
     /// Model `model` stops at `time` and starts again after `down`. Needs a network.
     pub fn crash(&mut self, time: Duration, model: ModelIndex, down: Duration) {
         assert!(self.network.is_some(), "in process, models stop together");
-        self.schedule(time, Happening::Crash(model));
-        self.schedule(time + down, Happening::Restart(model));
+        self.schedule(time, SimEvent::Crash(model));
+        self.schedule(time + down, SimEvent::Restart(model));
     }
 
     pub(super) fn crash_now(&mut self, model: ModelIndex) {

@@ -62,7 +62,7 @@ pub struct Outcome {
 
 #[allow(clippy::large_enum_variant, reason = "a handoff is the common case, and boxing it would allocate at every one")]
 #[derive(Debug)]
-enum Happening {
+enum SimEvent {
     Submit(RequestId, Arc<Request>),
     Cancel(RequestId),
     Deliver(ModelIndex, PeerMessage),
@@ -102,7 +102,7 @@ pub struct Simulator {
     /// Latest delivery time per link, so that jitter does not reorder.
     links: BTreeMap<(ModelIndex, ModelIndex), Duration>,
     heap: BinaryHeap<Reverse<(Duration, u64)>>,
-    happenings: BTreeMap<u64, Happening>,
+    pending: BTreeMap<u64, SimEvent>,
     sequence: u64,
     now: Duration,
     /// Requests on a link: from, to.
@@ -167,7 +167,7 @@ impl Simulator {
             delay,
             links: BTreeMap::new(),
             heap: BinaryHeap::new(),
-            happenings: BTreeMap::new(),
+            pending: BTreeMap::new(),
             sequence: 0,
             now: Duration::ZERO,
             in_flight: BTreeMap::new(),
@@ -187,17 +187,17 @@ impl Simulator {
 
     /// A client sends a request at `time`.
     pub fn submit(&mut self, time: Duration, id: RequestId, request: Request) {
-        self.schedule(time, Happening::Submit(id, Arc::new(request)));
+        self.schedule(time, SimEvent::Submit(id, Arc::new(request)));
     }
 
     /// A client gives a request up at `time`.
     pub fn cancel(&mut self, time: Duration, id: RequestId) {
-        self.schedule(time, Happening::Cancel(id));
+        self.schedule(time, SimEvent::Cancel(id));
     }
 
     /// Gives `model` another table of thresholds at `time`.
     pub fn set_thresholds(&mut self, time: Duration, model: ModelIndex, table: &Arc<ThresholdTable>) {
-        self.schedule(time, Happening::Thresholds(model, Arc::clone(table)));
+        self.schedule(time, SimEvent::Thresholds(model, Arc::clone(table)));
     }
 
     /// The cores, to look at their counters.
@@ -215,11 +215,11 @@ impl Simulator {
         &self.outcomes
     }
 
-    fn schedule(&mut self, time: Duration, happening: Happening) {
+    fn schedule(&mut self, time: Duration, event: SimEvent) {
         assert!(time >= self.now, "the past cannot be changed");
-        self.inputs += usize::from(happening.is_input());
+        self.inputs += usize::from(event.is_input());
         self.heap.push(Reverse((time, self.sequence)));
-        self.happenings.insert(self.sequence, happening);
+        self.pending.insert(self.sequence, event);
         self.sequence += 1;
     }
 
@@ -254,13 +254,13 @@ impl Simulator {
     /// Makes the next thing happen and checks the invariants.
     fn advance(&mut self, time: Duration, key: u64) {
         self.now = time;
-        let happening = self.happenings.remove(&key).expect("every key has its happening");
-        self.note_happening(&happening);
-        self.inputs -= usize::from(happening.is_input());
-        if happening.is_input() {
+        let event = self.pending.remove(&key).expect("every key has its event");
+        self.note_event(&event);
+        self.inputs -= usize::from(event.is_input());
+        if event.is_input() {
             self.progress = time;
         }
-        self.happen(happening);
+        self.apply_event(event);
         // Subservers look at their buffers only when everything of this instant has arrived: the order in which
         // simultaneous events are handled must not matter, as in the throughput model.
         if self.heap.peek().is_none_or(|Reverse((next, _))| *next > time) {
@@ -270,9 +270,9 @@ impl Simulator {
         self.check_invariants();
     }
 
-    fn happen(&mut self, happening: Happening) {
-        match happening {
-            Happening::Submit(id, request) => {
+    fn apply_event(&mut self, event: SimEvent) {
+        match event {
+            SimEvent::Submit(id, request) => {
                 self.outcomes.insert(id, Outcome::default());
                 self.open.insert(id);
                 if !self.is_connected() {
@@ -283,23 +283,23 @@ impl Simulator {
                 }
                 self.feed(self.entry, Input::Event(Event::ClientRequest(id, request)));
             }
-            Happening::Cancel(id) => self.feed(self.entry, Input::Event(Event::Cancel(id))),
-            Happening::Deliver(model, message) => {
+            SimEvent::Cancel(id) => self.feed(self.entry, Input::Event(Event::Cancel(id))),
+            SimEvent::Deliver(model, message) => {
                 self.note_delivery(&message);
                 self.feed(model, Input::Event(Event::Peer(message)));
             }
-            Happening::Packet(from, to, packet) => self.packet(from, to, packet),
-            Happening::LinkTimer(model) => self.link_timer(model),
-            Happening::StepDone(model, incarnation, took) => {
+            SimEvent::Packet(from, to, packet) => self.packet(from, to, packet),
+            SimEvent::LinkTimer(model) => self.link_timer(model),
+            SimEvent::StepDone(model, incarnation, took) => {
                 if self.incarnations[model] == (incarnation, true) {
                     self.feed(model, Input::StepDone(took));
                 }
             }
             // Every model is polled after an instant's last event.
-            Happening::Wake => {}
-            Happening::Crash(model) => self.crash_now(model),
-            Happening::Restart(model) => self.restart(model),
-            Happening::Thresholds(model, table) => self.feed(model, Input::Event(Event::Thresholds(table))),
+            SimEvent::Wake => {}
+            SimEvent::Crash(model) => self.crash_now(model),
+            SimEvent::Restart(model) => self.restart(model),
+            SimEvent::Thresholds(model, table) => self.feed(model, Input::Event(Event::Thresholds(table))),
         }
     }
 
@@ -327,11 +327,11 @@ impl Simulator {
                 let took = took.mul_f64(1.0 + self.step_jitter * self.draw(model as u64));
                 self.models[model].compute(self.cores[model].batch(), &mut self.outputs[model]);
                 let incarnation = self.incarnations[model].0;
-                self.schedule(self.now + took, Happening::StepDone(model, incarnation, took));
+                self.schedule(self.now + took, SimEvent::StepDone(model, incarnation, took));
             }
             Next::Wait(Some(time)) if self.wakes[model] != Some(time) => {
                 self.wakes[model] = Some(time);
-                self.schedule(time, Happening::Wake);
+                self.schedule(time, SimEvent::Wake);
             }
             Next::Wait(Some(_)) => {}
             Next::Wait(None) => {}
@@ -354,7 +354,7 @@ impl Simulator {
                     *link = arrival.max(*link);
                     let time = *link;
                     self.note_departure(to, &message);
-                    self.schedule(time, Happening::Deliver(to, message));
+                    self.schedule(time, SimEvent::Deliver(to, message));
                 }
                 Action::Admit(_) => {}
                 Action::Step(id, record) => {
@@ -370,7 +370,7 @@ impl Simulator {
     }
 }
 
-impl Happening {
+impl SimEvent {
     /// Whether it comes from outside.
     fn is_input(&self) -> bool {
         matches!(self, Self::Submit(..) | Self::Cancel(_) | Self::Crash(_) | Self::Restart(_) | Self::Thresholds(..))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Happening, Input, Simulator};
+use super::{Input, SimEvent, Simulator};
 use crate::request::ModelIndex;
 use crate::scheduler::{Core, Event, PeerMessage};
 use crate::transport::{Link, LinkConfig, LinkEvent, LinkState, Packet, SendError};
@@ -71,7 +71,7 @@ impl Simulator {
     pub fn set_network(&mut self, network: Network) {
         self.network = Some(network);
         self.cores.iter_mut().for_each(|core| core.begin_over_network(1));
-        (0..self.cores.len()).for_each(|model| self.schedule(self.now, Happening::LinkTimer(model)));
+        (0..self.cores.len()).for_each(|model| self.schedule(self.now, SimEvent::LinkTimer(model)));
     }
 
     /// Repetitions, duplicates, early messages and losses over all links, of those that run.
@@ -157,7 +157,7 @@ impl Simulator {
         let Some(next) = next.map(|next| next.max(self.now + Duration::from_micros(1))) else { return };
         if network.timers[model].is_none_or(|timer| next < timer || timer <= self.now) {
             network.timers[model] = Some(next);
-            self.schedule(next, Happening::LinkTimer(model));
+            self.schedule(next, SimEvent::LinkTimer(model));
         }
     }
 
@@ -179,7 +179,7 @@ impl Simulator {
             if self.draw(103) < reorder {
                 arrival += (delay + jitter + Duration::from_millis(1)).mul_f64(1.0 + 20.0 * self.draw(104));
             }
-            self.schedule(arrival, Happening::Packet(from, to, packet.clone()));
+            self.schedule(arrival, SimEvent::Packet(from, to, packet.clone()));
         }
     }
 

@@ -1,6 +1,6 @@
 //! What happened, for people.
 
-use super::{Happening, Simulator};
+use super::{SimEvent, Simulator};
 use crate::request::ModelIndex;
 use crate::scheduler::{Action, Event, PeerBody};
 use crate::transport::Frame;
@@ -34,27 +34,27 @@ impl Simulator {
         }
     }
 
-    pub(super) fn note_happening(&mut self, happening: &Happening) {
+    pub(super) fn note_event(&mut self, event: &SimEvent) {
         if self.trace.is_none() {
             return;
         }
-        let text = match happening {
-            Happening::Submit(id, request) => {
+        let text = match event {
+            SimEvent::Submit(id, request) => {
                 format!("client: {id}, {} + {} tokens", request.prompt.len(), request.sampling.max_tokens)
             }
-            Happening::Cancel(id) => format!("client: cancel {id}"),
-            Happening::Deliver(to, message) => format!("model {to}: from {}: {}", message.from, body(&message.body)),
-            Happening::Packet(from, to, packet) => match &packet.frame {
+            SimEvent::Cancel(id) => format!("client: cancel {id}"),
+            SimEvent::Deliver(to, message) => format!("model {to}: from {}: {}", message.from, body(&message.body)),
+            SimEvent::Packet(from, to, packet) => match &packet.frame {
                 Frame::Header => return,
                 Frame::Data { sequence, message } => {
                     format!("model {to}: packet {sequence} of {from}: {}", body(&message.body))
                 }
             },
-            Happening::StepDone(model, ..) => format!("model {model}: step done"),
-            Happening::Crash(model) => format!("model {model}: stops"),
-            Happening::Restart(model) => format!("model {model}: starts again"),
-            Happening::Thresholds(model, _) => format!("model {model}: other thresholds"),
-            Happening::LinkTimer(_) | Happening::Wake => return,
+            SimEvent::StepDone(model, ..) => format!("model {model}: step done"),
+            SimEvent::Crash(model) => format!("model {model}: stops"),
+            SimEvent::Restart(model) => format!("model {model}: starts again"),
+            SimEvent::Thresholds(model, _) => format!("model {model}: other thresholds"),
+            SimEvent::LinkTimer(_) | SimEvent::Wake => return,
         };
         self.line(&text);
     }

@@ -76,7 +76,7 @@ fn message(from: usize, hop: u64) -> Inbound {
         known: SmallVec::from_elem(start + 2, 2),
         stats: RequestStats::for_models(2),
         state: RequestState::default(),
-        fruitless: 0,
+        steps_without_commit: 0,
     };
     let active = ActiveCount { version: 1 << 60, count: 8 };
     Inbound::Event(Event::Peer(PeerMessage { from, active, body: PeerBody::Handoff(handoff) }))

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use candle_core::{Device, Result, Tensor, Var};
-use tokenrouter_engine::keyed::{Purpose, draw_unit};
 use tokenrouter_engine::heads::{HeadKind, HeadTensor};
+use tokenrouter_engine::keyed::{Purpose, draw_unit};
 
 use super::label::Samples;
 

@@ -170,7 +170,7 @@ fn put_handoff(out: &mut Vec<u8>, handoff: &Handoff, bounds: &Bounds) {
     handoff.known.iter().for_each(|known| out.size(*known));
     put_stats(out, &handoff.stats);
     out.blob(&handoff.state.to_bytes());
-    out.number(u64::from(handoff.fruitless));
+    out.number(u64::from(handoff.steps_without_commit));
     out.flag(!known);
     if !known {
         put_request(out, &handoff.request);
@@ -195,7 +195,7 @@ fn take_handoff(bytes: &mut Take<'_>, bounds: &Bounds) -> Result<Handoff, CodecE
         return Err(bad("tokens by model", 0, format!("{} numbers", bounds.models)));
     }
     let state = RequestState::from_bytes(bytes.blob(MAX_STATE, "the routing state")?);
-    let fruitless = bytes.upto(u64::from(u32::MAX - 1), "steps without a token")? as u32;
+    let steps_without_commit = bytes.upto(u64::from(u32::MAX - 1), "steps without a token")? as u32;
     let request = match bytes.flag("a request")? {
         false => Arc::clone(&KNOWN),
         true if bounds.to == bounds.entry => return Err(bad("a request", 1, "0: the entry model has it")),
@@ -208,7 +208,7 @@ fn take_handoff(bytes: &mut Take<'_>, bounds: &Bounds) -> Result<Handoff, CodecE
             Arc::new(request)
         }
     };
-    Ok(Handoff { id, hop, request, start, delta, known, stats, state, fruitless })
+    Ok(Handoff { id, hop, request, start, delta, known, stats, state, steps_without_commit })
 }
 
 fn put_event(out: &mut Vec<u8>, id: RequestId, event: &StreamEvent) {

@@ -91,7 +91,7 @@ pub(super) fn put_stats(out: &mut Vec<u8>, stats: &RequestStats) {
     stats.tokens_by_model.iter().for_each(|tokens| out.number(*tokens));
     out.number(stats.handoffs);
     out.time(stats.queue_wait);
-    out.time(stats.admission_wait);
+    out.time(stats.buffer_wait);
 }
 
 pub(super) fn take_stats(bytes: &mut Take<'_>, bounds: &Bounds) -> Result<RequestStats, CodecError> {
@@ -104,7 +104,7 @@ pub(super) fn take_stats(bytes: &mut Take<'_>, bounds: &Bounds) -> Result<Reques
         tokens_by_model: (0..models).map(|_| bytes.upto(1 << 48, "tokens")).collect::<Result<_, _>>()?,
         handoffs: bytes.upto(1 << 48, "handoffs")?,
         queue_wait: bytes.time("queue_wait")?,
-        admission_wait: bytes.time("admission_wait")?,
+        buffer_wait: bytes.time("buffer_wait")?,
     })
 }
 

@@ -16,7 +16,7 @@ fn stats() -> impl Strategy<Value = RequestStats> {
             tokens_by_model,
             handoffs,
             queue_wait: Duration::from_nanos(queue.into()),
-            admission_wait: Duration::from_nanos(wait),
+            buffer_wait: Duration::from_nanos(wait),
         },
     )
 }
@@ -47,7 +47,7 @@ fn request() -> impl Strategy<Value = Request> {
 fn handoff() -> impl Strategy<Value = PeerBody> {
     let delta = prop::collection::vec(0u32..50_000, 0..20);
     (any::<(u64, u64)>(), request(), delta, prop::collection::vec(any::<u8>(), 0..9), stats(), 0u32..40).prop_map(
-        |((id, hop), request, delta, state, stats, fruitless)| {
+        |((id, hop), request, delta, state, stats, steps_without_commit)| {
             let start = request.prompt.len();
             PeerBody::Handoff(Handoff {
                 id: RequestId(id),
@@ -58,7 +58,7 @@ fn handoff() -> impl Strategy<Value = PeerBody> {
                 request: Arc::new(request),
                 stats,
                 state: RequestState::from_bytes(state),
-                fruitless,
+                steps_without_commit,
             })
         },
     )
@@ -177,7 +177,7 @@ fn a_return_is_small_and_other_versions_are_named() {
         request: Arc::new(request),
         stats: RequestStats::for_models(2),
         state: RequestState::default(),
-        fruitless: 0,
+        steps_without_commit: 0,
     };
     let (bounds, active) = (bounds(0, 1), ActiveCount { version: 1 << 40, count: 8 });
     let message = NodeMessage::Peer(PeerMessage { from: 0, active, body: PeerBody::Handoff(handoff) });
