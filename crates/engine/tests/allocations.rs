@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use tokenrouter_core::step::Batch;
 use tokenrouter_engine::config::{ModelConfig, WeightDtype};
 use tokenrouter_engine::model::ModelFiles;
 use tokenrouter_engine::routing::SignalNeeds;
 use tokenrouter_engine::runner::{ModelRunner, NativeRunner, RunnerOptions, StepOutput};
-use tokenrouter_engine::scheduler::Batch;
 use tokenrouter_engine::{Request, RequestId, SamplingParams};
 use tokenrouter_kernels::Pool;
 use tokenrouter_testing::tiny;

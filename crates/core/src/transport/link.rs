@@ -57,7 +57,6 @@ pub enum LinkEvent<T> {
 
 /// A message was not taken.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
 pub enum SendError<T> {
     /// The peer is lost. The message is void.
     #[error("the peer is lost")]

@@ -10,7 +10,8 @@ use crate::meters::{Meters, StepKind};
 use crate::profile::{Activity, Recorder, Span};
 use crate::runner::{ModelRunner, StepOutput};
 use tokenrouter_core::request::{CommittedToken, ModelIndex, RequestId, StreamEvent};
-use tokenrouter_core::scheduler::{Action, Batch, Core, Event, ModelStats, Next, PeerBody};
+use tokenrouter_core::scheduler::{Action, Core, Event, ModelStats, Next, PeerBody};
+use tokenrouter_core::step::Batch;
 
 /// Shared between the engine and the driver of a station.
 #[derive(Debug)]

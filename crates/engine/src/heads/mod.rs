@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokenrouter_core::routing;
-use tokenrouter_core::routing::{HeadKind, HeadSizes};
+pub use tokenrouter_core::routing::{HeadKind, HeadSizes};
 use tokenrouter_core::step::StepOutput;
 
 pub use citer::CiterHead;
@@ -57,6 +57,11 @@ impl Head {
             HeadKind::CiterMlp => Self::Citer(CiterHead::new(file)?),
             HeadKind::DeferralRow => Self::Deferral(DeferralRow::new(file)?),
         })
+    }
+
+    /// As routing policies hold it.
+    pub fn for_routing(self) -> Arc<dyn routing::Head> {
+        Arc::new(LoadedHead { head: self, logits: Mutex::default() })
     }
 
     /// What it is.
@@ -103,8 +108,7 @@ fn sizes_of_hidden(hidden: usize) -> HeadSizes {
 
 /// The loader that systems with heads use ([`routing::LoadHead`]).
 pub fn load(path: &Path) -> Result<Arc<dyn routing::Head>, String> {
-    let head = Head::load(path).map_err(|error| error.to_string())?;
-    Ok(Arc::new(LoadedHead { head, logits: Mutex::default() }))
+    Head::load(path).map(Head::for_routing).map_err(|error| error.to_string())
 }
 
 /// A head as policies hold it, with a buffer that is reused from step to step: only the small model's subserver scores,

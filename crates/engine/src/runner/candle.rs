@@ -51,6 +51,12 @@ impl CandleRunner {
 
 impl ModelRunner for CandleRunner {
     fn forward(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), RunnerError> {
+        self.step(batch, output).map_err(RunnerError::new)
+    }
+}
+
+impl CandleRunner {
+    fn step(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), candle_core::Error> {
         output.clear();
         let (decoder, needs) = (&self.decoder, self.needs);
         let rows = batch.rows().iter().filter(|row| row.sample);

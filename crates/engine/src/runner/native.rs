@@ -11,7 +11,7 @@ use tokenrouter_kernels::{
 };
 
 use super::sampler::{Candidates, Sampler};
-use super::{ModelRunner, RunnerError, RunnerOptions, Softmax, StepOutput};
+use super::{ModelRunner, RunnerError, RunnerOptions, Softmax, StepOutput, row_inputs};
 use crate::config::{KvDtypeConfig, WeightDtype};
 use crate::model::{Arch, Family, LinearPatch, LinearPatches, ModelError, Slot, StoredTensor, Weights};
 use tokenrouter_core::routing::SignalNeeds;
@@ -76,7 +76,7 @@ impl NativeRunner {
     }
 
     /// One step: logits `[rows that sample, vocab]`, valid until the next step.
-    pub fn logits(&mut self, batch: &Batch) -> Result<&[f32], RunnerError> {
+    pub fn logits(&mut self, batch: &Batch) -> Result<&[f32], tokenrouter_kernels::Error> {
         for (from, to) in batch.copies() {
             self.kv.copy_block(*from, *to)?;
         }
@@ -94,6 +94,12 @@ impl NativeRunner {
 
 impl ModelRunner for NativeRunner {
     fn forward(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), RunnerError> {
+        self.step(batch, output).map_err(RunnerError::new)
+    }
+}
+
+impl NativeRunner {
+    fn step(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), tokenrouter_kernels::Error> {
         output.clear();
         self.logits(batch)?;
         let start = Instant::now();

@@ -9,12 +9,12 @@ mod ranks;
 
 use std::time::Instant;
 
-use tokenrouter_kernels::SignalSet;
 use tokenrouter_kernels::cuda::{CudaHead, CudaLimits, CudaNeeds, CudaOutput, Device, GraphCounts, MAX_TOP};
+use tokenrouter_kernels::{Error, SignalSet};
 
 use super::native::kv_dtype;
 use super::sampler::{Candidates, Sampler};
-use super::{ModelRunner, RunnerError, RunnerOptions, Softmax, StepOutput};
+use super::{ModelRunner, RunnerError, RunnerOptions, Softmax, StepOutput, row_inputs};
 use crate::config::WeightDtype;
 use crate::heads::{Head, LoadedHead};
 use crate::model::{Arch, LinearPatches, ModelError, Weights};
@@ -55,7 +55,7 @@ impl CudaRunner {
         (devices, shapes): (&[Device], &CudaShapes),
     ) -> Result<Self, ModelError> {
         let path = weights.path();
-        let failed = |error: tokenrouter_kernels::Error| ModelError::invalid(path, error.to_string());
+        let failed = |error: Error| ModelError::invalid(path, error.to_string());
         let needs = options.needs;
         if needs.top_logits > MAX_TOP {
             let message =
@@ -104,19 +104,13 @@ impl CudaRunner {
     }
 
     /// Logits of a row of the last step that sampled.
-    pub fn logits(&mut self, row: usize) -> Result<&[f32], RunnerError> {
+    pub fn logits(&mut self, row: usize) -> Result<&[f32], Error> {
         self.ranks.first().logits(row, &mut self.logits)?;
         Ok(&self.logits)
     }
 
     /// Chooses the token of a row: the candidate, unless the request wants more than the largest logit.
-    fn choose(
-        &mut self,
-        index: usize,
-        row: &BatchRow,
-        batch: &Batch,
-        output: &mut StepOutput,
-    ) -> Result<(), RunnerError> {
+    fn choose(&mut self, index: usize, row: &BatchRow, batch: &Batch, output: &mut StepOutput) -> Result<(), Error> {
         let (request, candidate) = (&row.request, self.step.candidates[index]);
         let params = &request.sampling;
         let greedy = (params.temperature <= 0.0 || params.top_k == 1)
@@ -140,7 +134,7 @@ impl CudaRunner {
     }
 
     /// What the policy reads, from what returned with the step or by further copies.
-    fn signals(&mut self, output: &mut StepOutput) -> Result<(), RunnerError> {
+    fn signals(&mut self, output: &mut StepOutput) -> Result<(), Error> {
         let (step, first) = (&mut self.step, self.ranks.first());
         if self.needs.softmax {
             let signals = step.entropy.iter().zip(&step.log_sum_exp);
@@ -172,6 +166,12 @@ impl CudaRunner {
 
 impl ModelRunner for CudaRunner {
     fn forward(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), RunnerError> {
+        self.step(batch, output).map_err(RunnerError::new)
+    }
+}
+
+impl CudaRunner {
+    fn step(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), Error> {
         output.clear();
         let rows = row_inputs(batch);
         let hits = self.graph_counts().hits;
