@@ -142,7 +142,7 @@ mod tests {
     use tokenrouter_engine::model::ModelFiles;
     use tokenrouter_engine::routing::SignalNeeds;
     use tokenrouter_engine::runner::{CandleRunner, ModelRunner, RunnerOptions, StepOutput};
-    use tokenrouter_engine::scheduler::Batch;
+    use tokenrouter_core::step::Batch;
     use tokenrouter_engine::{Request, RequestId, SamplingParams};
 
     use super::*;
