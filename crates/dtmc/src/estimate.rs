@@ -116,8 +116,8 @@ fn two_digits_up(value: f64) -> String {
 /// Estimate for checked thresholds; at least `found` states.
 pub(crate) fn estimate_from(system: &ClosedSystem, thresholds: &Thresholds, found: usize) -> SizeEstimate {
     let key_bytes = if crate::chain::Layout::new(system).map_or(128, |layout| layout.bits) <= 64 { 8 } else { 16 };
-    let Some((states, nonzeros, exponent)) = by_quantum(system, thresholds).or_else(|| by_requests(system, thresholds))
-    else {
+    let size = by_quantum(system, thresholds).or_else(|| by_requests(system, thresholds));
+    let Some(Size { states, nonzeros, exponent }) = size else {
         return SizeEstimate::of(found as f64, found as f64, key_bytes, system.models() as f64 - 1.0);
     };
     // The first event alone spreads `N` requests over all targets of the first routing state.
@@ -127,15 +127,25 @@ pub(crate) fn estimate_from(system: &ClosedSystem, thresholds: &Thresholds, foun
     SizeEstimate::of(states.max(floor), nonzeros.max(floor), key_bytes, exponent)
 }
 
-/// States, transitions and exponent from chains with coarse quanta; `None` when even the coarsest is too large to count.
-fn by_quantum(system: &ClosedSystem, thresholds: &Thresholds) -> Option<(f64, f64, f64)> {
+/// The size of a chain, counted or extrapolated.
+struct Size {
+    states: f64,
+    nonzeros: f64,
+    /// Of the growth with `1 / quantum`; 0 when counted at the system's own quantum.
+    exponent: f64,
+}
+
+/// The size from chains with coarse quanta; `None` when even the coarsest is too large to count.
+fn by_quantum(system: &ClosedSystem, thresholds: &Thresholds) -> Option<Size> {
     let longest = (0..system.models()).map(|index| system.largest_quanta(index)).max().unwrap_or(1);
     let mut points: Vec<Point> = Vec::new();
     // From quanta of a fifth of the slowest step to the system's own.
     let mut divisor = (f64::from(longest) / 5.0).max(1.0);
     loop {
         match probe(system, thresholds, divisor) {
-            Probe::Size(point) if divisor == 1.0 => return Some((point.states, point.nonzeros, 0.0)),
+            Probe::Size(point) if divisor == 1.0 => {
+                return Some(Size { states: point.states, nonzeros: point.nonzeros, exponent: 0.0 });
+            }
             Probe::Size(point) => points.push(point),
             Probe::TooLarge => break,
             Probe::Impossible => (),
@@ -149,7 +159,7 @@ fn by_quantum(system: &ClosedSystem, thresholds: &Thresholds) -> Option<(f64, f6
 }
 
 /// The same from fewer requests (and thresholds in proportion), extrapolated by the growth over the last halving.
-fn by_requests(system: &ClosedSystem, thresholds: &Thresholds) -> Option<(f64, f64, f64)> {
+fn by_requests(system: &ClosedSystem, thresholds: &Thresholds) -> Option<Size> {
     let smaller = |shift: u32| {
         let requests = system.concurrency() >> shift;
         let scaled: Vec<u32> = thresholds.as_slice().iter().map(|&b| 1 + ((b - 1) >> shift)).collect();
@@ -157,12 +167,15 @@ fn by_requests(system: &ClosedSystem, thresholds: &Thresholds) -> Option<(f64, f
         by_quantum(&smaller, &Thresholds::new(scaled))
     };
     let depth = system.concurrency().ilog2();
-    let (shift, (states, nonzeros, exponent)) = (1..depth).find_map(|shift| Some((shift, smaller(shift)?)))?;
-    let (fewer_states, fewer_nonzeros, fewer_exponent) = smaller(shift + 1)?;
+    let (shift, more) = (1..depth).find_map(|shift| Some((shift, smaller(shift)?)))?;
+    let fewer = smaller(shift + 1)?;
     let power = f64::from(shift);
-    let exponent = if exponent > 0.0 { exponent } else { fewer_exponent };
-    let growth = |more: f64, fewer: f64| (more / fewer).max(1.0).powf(power);
-    Some((states * growth(states, fewer_states), nonzeros * growth(nonzeros, fewer_nonzeros), exponent))
+    let grown = |more: f64, fewer: f64| more * (more / fewer).max(1.0).powf(power);
+    Some(Size {
+        states: grown(more.states, fewer.states),
+        nonzeros: grown(more.nonzeros, fewer.nonzeros),
+        exponent: if more.exponent > 0.0 { more.exponent } else { fewer.exponent },
+    })
 }
 
 /// A counted chain, and the number of relative phases of its clocks.
@@ -216,7 +229,7 @@ fn probe(system: &ClosedSystem, thresholds: &Thresholds, divisor: f64) -> Probe 
 
 /// States and transitions at the system's own quantum, by a power of the phases (at most one) fitted to the last points;
 /// and the exponent of the growth with `1 / quantum`.
-fn extrapolate(points: &[Point], system: &ClosedSystem) -> Option<(f64, f64, f64)> {
+fn extrapolate(points: &[Point], system: &ClosedSystem) -> Option<Size> {
     let degree = system.models() as f64 - 1.0;
     let last = points.last()?;
     let recent = &points[points.len().saturating_sub(4)..];
@@ -229,7 +242,7 @@ fn extrapolate(points: &[Point], system: &ClosedSystem) -> Option<(f64, f64, f64
     });
     let power = if variance > 1e-6 { (covariance / variance).clamp(0.05, 1.0) } else { 1.0 };
     let growth = (phases(system) / last.phases).max(1.0).powf(power);
-    Some((last.states * growth, last.nonzeros * growth, power * degree))
+    Some(Size { states: last.states * growth, nonzeros: last.nonzeros * growth, exponent: power * degree })
 }
 
 /// Half of what the operating system says is available, or 2 GiB when it doesn't say.

@@ -15,7 +15,7 @@ pub(super) fn draw(system: &ClosedSystem, candidates: &[Prediction], over: &[usi
         let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
         area.fill(&WHITE)?;
         match axes.as_slice() {
-            [x, y, ..] => heat_map(&area, candidates, (*x, *y))?,
+            [x, y, ..] => heat_map(&area, candidates, *x, *y)?,
             [x] => line(&area, candidates, *x)?,
             [] => line(&area, candidates, 0)?,
         }
@@ -72,7 +72,8 @@ fn line(area: &Area<'_>, candidates: &[Prediction], x: usize) -> anyhow::Result<
     Ok(())
 }
 
-fn heat_map(area: &Area<'_>, candidates: &[Prediction], (x, y): (usize, usize)) -> anyhow::Result<()> {
+/// Models `x` and `y` span the map.
+fn heat_map(area: &Area<'_>, candidates: &[Prediction], x: usize, y: usize) -> anyhow::Result<()> {
     let cells = best_by(candidates, |b| (b[x], b[y]));
     let last_x = cells.keys().map(|&(bx, _)| bx).max().unwrap_or(1);
     let last_y = cells.keys().map(|&(_, by)| by).max().unwrap_or(1);
