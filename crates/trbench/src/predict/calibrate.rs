@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use tokenrouter_engine::Config;
-use tokenrouter_engine::adaptation::interpolate;
+use tokenrouter_engine::adaptation::{StepTime, interpolate};
 use tokenrouter_engine::scheduler::ModelStats;
 
 use super::calibration::{Calibration, ModelCalibration};
@@ -190,9 +190,12 @@ pub(super) fn of_counters(
 
 fn model(name: &str, stats: &ModelStats, largest: usize) -> anyhow::Result<ModelCalibration> {
     let scheduling_ms = stats.scheduling.as_secs_f64() * 1e3 / stats.steps.max(1) as f64;
-    let seen: Vec<(usize, f64, f64)> = (stats.step_time_by_batch.iter().enumerate())
+    let seen: Vec<StepTime> = (stats.step_time_by_batch.iter().enumerate())
         .filter(|(batch, (count, _))| *batch > 0 && *count > 0)
-        .map(|(batch, (count, time))| (batch, time.as_secs_f64() * 1e3 / *count as f64, *count as f64))
+        .map(|(batch, (count, time))| {
+            let steps = *count as f64;
+            StepTime { batch, mean_ms: time.as_secs_f64() * 1e3 / steps, steps }
+        })
         .collect();
     let latency_ms: Option<_> = (1..=largest).map(|batch| Some(interpolate(&seen, batch)? + scheduling_ms)).collect();
     let latency_ms = latency_ms.with_context(|| format!("model `{name}` made no decode step: measure longer"))?;

@@ -1,16 +1,17 @@
-//! The system itself, event by event. Shares nothing with the chain but the model, so each checks the other.
+//! The system itself, event by event. Shares nothing with the chain but the description, so each checks the other.
 
-use super::rng::Stream;
-use crate::Model;
+use crate::ClosedSystem;
 use crate::measures::Totals;
+use crate::random::{Generator, stream};
+use rand_distr::{Distribution, StandardUniform, Uniform};
 
 /// A running system and its random streams.
-pub(super) struct System<'a> {
-    model: &'a Model,
+pub(super) struct Simulator<'a> {
+    system: &'a ClosedSystem,
     thresholds: &'a [u32],
-    streams: Vec<Stream>,
+    streams: Vec<Generator>,
     /// Chooses who joins a capped batch when several routing states wait.
-    chooser: Stream,
+    chooser: Generator,
     cumulative: Vec<Vec<f64>>,
     tokens_per_step: Vec<f64>,
     states_of: Vec<Vec<usize>>,
@@ -22,11 +23,11 @@ pub(super) struct System<'a> {
     pub(super) steps: u64,
 }
 
-impl<'a> System<'a> {
+impl<'a> Simulator<'a> {
     /// All requests waiting in routing state `start`.
-    pub(super) fn new(model: &'a Model, thresholds: &'a [u32], seed: u64, start: usize) -> Self {
-        let states = model.routing_states();
-        let cumulative = model
+    pub(super) fn new(system: &'a ClosedSystem, thresholds: &'a [u32], seed: u64, start: usize) -> Self {
+        let states = system.routing_states();
+        let cumulative = system
             .routing()
             .iter()
             .map(|row| {
@@ -40,22 +41,22 @@ impl<'a> System<'a> {
             })
             .collect();
         let mut waiting = vec![0; states];
-        waiting[start] = model.concurrency();
-        let mut system = Self {
-            model,
+        waiting[start] = system.concurrency();
+        let mut simulator = Self {
+            system,
             thresholds,
-            streams: (0..states as u64).map(|state| Stream::new(seed, state)).collect(),
-            chooser: Stream::new(seed, u64::MAX),
+            streams: (0..states as u64).map(|state| stream(seed, state)).collect(),
+            chooser: stream(seed, u64::MAX),
             cumulative,
-            tokens_per_step: (0..states).map(|state| model.tokens_per_step(state)).collect(),
-            states_of: (0..model.models()).map(|index| model.states_of(index).collect()).collect(),
+            tokens_per_step: (0..states).map(|state| system.tokens_per_step(state)).collect(),
+            states_of: (0..system.models()).map(|index| system.states_of(index).collect()).collect(),
             waiting,
             running: vec![0; states],
-            left: vec![None; model.models()],
+            left: vec![None; system.models()],
             steps: 0,
         };
-        system.launch();
-        system
+        simulator.launch();
+        simulator
     }
 
     /// Runs for `quanta`, adding to `totals`. Returns false when nothing can run any more.
@@ -86,7 +87,7 @@ impl<'a> System<'a> {
             }
         }
         for (state, &waiting) in self.waiting.iter().enumerate() {
-            totals.queue[self.model.state_models()[state]] += step * f64::from(waiting);
+            totals.queue[self.system.state_models()[state]] += step * f64::from(waiting);
         }
     }
 
@@ -104,7 +105,7 @@ impl<'a> System<'a> {
                 totals.steps[index] += f64::from(count);
                 totals.tokens[index] += f64::from(count) * self.tokens_per_step[state];
                 for _ in 0..count {
-                    let draw = self.streams[state].uniform();
+                    let draw: f64 = StandardUniform.sample(&mut self.streams[state]);
                     let row = &self.cumulative[state];
                     let target = row.iter().position(|&sum| draw < sum).unwrap_or_else(|| last_positive(row));
                     self.waiting[target] += 1;
@@ -123,7 +124,7 @@ impl<'a> System<'a> {
             if queued < self.thresholds[index] || queued == 0 {
                 continue;
             }
-            let size = queued.min(self.model.largest_batch(index));
+            let size = queued.min(self.system.largest_batch(index));
             if size == queued {
                 for &state in &self.states_of[index] {
                     self.running[state] = std::mem::take(&mut self.waiting[state]);
@@ -131,14 +132,14 @@ impl<'a> System<'a> {
             } else {
                 self.choose(index, queued, size);
             }
-            self.left[index] = Some(self.model.quanta(index, size));
+            self.left[index] = Some(self.system.quanta(index, size));
         }
     }
 
     /// Moves `size` of `queued` requests into the batch, each equally likely.
     fn choose(&mut self, index: usize, queued: u32, size: u32) {
         for taken in 0..size {
-            let mut pick = self.chooser.below(queued - taken);
+            let mut pick = below(queued - taken, &mut self.chooser);
             for &state in &self.states_of[index] {
                 if pick < self.waiting[state] {
                     self.waiting[state] -= 1;
@@ -149,6 +150,11 @@ impl<'a> System<'a> {
             }
         }
     }
+}
+
+/// A uniform draw from `0..bound`, `bound` at least 1.
+fn below(bound: u32, generator: &mut Generator) -> u32 {
+    Uniform::new(0, bound).map_or(0, |uniform| uniform.sample(generator))
 }
 
 /// First index that already has the row's whole mass: where a draw beyond a sum of just under one belongs.
