@@ -21,7 +21,7 @@ struct System {
     state_models: Option<Vec<usize>>,
 }
 
-/// The same for every batch size, or entry `b - 1` for batch size `b`.
+/// A number for all batch sizes, or a list whose entry `b - 1` is for batch size `b`.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum OneLatency {
@@ -59,7 +59,7 @@ fn work(py: Python<'_>, body: impl FnOnce() -> Result<Value, String> + Send) -> 
     py.detach(body).map(|value| value.to_string()).map_err(|error| raise(py, Kind::ThroughputModel, error))
 }
 
-/// The best thresholds, as JSON: candidates, best first, and how the search went.
+/// The best thresholds, as JSON: the candidates, best first, and statistics of the search.
 #[pyfunction]
 pub(crate) fn optimize(
     py: Python<'_>,
