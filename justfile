@@ -7,7 +7,7 @@ default:
 build:
     cargo build --release -p trbench
 
-# While editing: format, lints and unit tests. Under two minutes when dependencies are built.
+# Check format, lints and unit tests. Fast enough to run while editing.
 check:
     cargo fmt --all --check
     cargo clippy --release --workspace --all-targets -- -D warnings
