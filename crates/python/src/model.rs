@@ -20,7 +20,7 @@ fn work(py: Python<'_>, body: impl FnOnce() -> Result<Value, String> + Send) -> 
     py.detach(body).map(|value| value.to_string()).map_err(|error| raise(py, Kind::ThroughputModel, error))
 }
 
-/// The best thresholds, as JSON: candidates, best first, and how the search went.
+/// The best thresholds, as JSON: the candidates, best first, and statistics of the search.
 #[pyfunction]
 pub(crate) fn optimize(
     py: Python<'_>,

@@ -45,6 +45,14 @@ struct Common {
     texts: Option<Arc<TokenTexts>>,
 }
 
+/// Largest number of tokens of a request. Models and KV memory have room for `possible`.
+fn token_limit(config: &Config, possible: usize) -> usize {
+    match config.system.max_tokens_per_request {
+        0 => possible,
+        limit => limit.min(possible),
+    }
+}
+
 /// Makes the policy of a system.
 pub(super) type MakePolicy<'a> = &'a dyn Fn(&SystemView) -> BuiltPolicy;
 
@@ -75,10 +83,7 @@ pub(super) fn launch(
     check_common_language(config, &files, &*policy)?;
     let kv_blocks = plan_kv(config, &files, common.context)?;
     let block_size = config.kv.block_size;
-    let token_limit = match config.system.max_tokens_per_request {
-        0 => common.context.min(kv_blocks * block_size),
-        limit => limit.min(common.context).min(kv_blocks * block_size),
-    };
+    let token_limit = token_limit(config, common.context.min(kv_blocks * block_size));
     let thresholds = Arc::new(thresholds::table(config, &*policy)?);
     let (threads, warnings) = divide_threads(config, local);
     let options = runner_options(config, &*policy, &common, (kv_blocks, block_size))?;
