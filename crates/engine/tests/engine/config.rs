@@ -308,12 +308,11 @@ fn mistakes_in_routing_point_at_the_option() {
             "entropy_threshold: 1\n  prompt_tokens_threshold: 2\n  method: query",
             "14:3: `routing.entropy_threshold` and `routing.prompt_tokens_threshold` exclude each other",
         ],
-        [
-            "method: random\n  probability: 0.3",
-            "method: rule\n  rules:\n    small: {when: entropy > 1, to: large}\n    large: {when: 'entropy >', to: small}",
-            "16:5: RULE",
-        ],
     ]);
+    let rules =
+        "method: rule\n  rules:\n    small: {when: entropy > 1, to: large}\n    large: {when: 'entropy >', to: small}";
+    let error = error_of(&BASE.replace("method: random\n  probability: 0.3", rules));
+    assert!(error.starts_with("bad.yaml:16:5: ") && error.contains("large"), "{error}");
 }
 
 #[test]
@@ -328,7 +327,7 @@ fn broken_yaml_is_named() {
         ["probability: 0.3", "probability: 0.3\n  probability: 0.4", "15:3: key `probability` is given twice"],
         ["  large:", "  small:", "8:3: key `small` is given twice"],
         ["  large:", "  ~:", "8:3: a key is empty; names of keys and models are text"],
-        ["[1, 3]", "[1, 3", "19:1: unclosed bracket '['"],
+        ["[1, 3]", "[1, 3", "18:15: unclosed bracket '['"],
         ["[1, 3]", "*both", "18:15: alias references unknown anchor"],
         ["batching:", "---\nbatching:", "18:1: a second YAML document begins here; a configuration is one"],
         ["routing:\n  method: random\n  probability: 0.3\n", "", "2:1: key `routing` is missing"],
@@ -462,6 +461,8 @@ proptest! {
             } else {
                 want = Some(text.matches('\n').count() + 1);
                 let (key, value) = line.split_once(": ").expect("a key line");
+                // Without its method, the section says that the method is missing.
+                let wrong_key = wrong_key && !key.ends_with("method");
                 let (indent, key) = key.split_at(key.len() - key.trim_start().len());
                 let key = if wrong_key { "nonsense" } else { key };
                 let key = if quoted { format!("'{key}'") } else { key.to_owned() };
