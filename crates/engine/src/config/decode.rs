@@ -20,8 +20,8 @@ pub(super) fn decode<'de, T: Deserialize<'de>>(root: &'de Node) -> Result<T, Loc
 
 /// What is wrong, and where.
 pub(super) struct Located {
-    pub place: Place,
-    pub message: String,
+    pub(super) place: Place,
+    pub(super) message: String,
 }
 
 /// An error on its way up: it learns its place where it leaves the value in which it arose, and its name at the next key.

@@ -12,8 +12,8 @@ use super::error::Place;
 /// A value and its place: that of its key, or its own where it has none (entries of lists, the root).
 #[derive(Debug, Clone)]
 pub(super) struct Node {
-    pub place: Place,
-    pub value: Value,
+    pub(super) place: Place,
+    pub(super) value: Value,
 }
 
 /// What YAML says. Maps keep their order: that of the models matters.
@@ -39,14 +39,14 @@ pub(super) enum Scalar {
 
 impl Node {
     /// Parses a text whose places are its lines.
-    pub fn parse(text: &str) -> Result<Self, serde_saphyr::Error> {
+    pub(super) fn parse(text: &str) -> Result<Self, serde_saphyr::Error> {
         let raw: Spanned<Raw> = serde_saphyr::from_str(text)?;
         let place = in_text(raw.defined);
         Ok(Self::build(raw, place, &Source { text, place: in_text }))
     }
 
     /// Parses a text that is at `place` as a whole.
-    pub fn parse_at(text: &str, place: &Place) -> Result<Self, serde_saphyr::Error> {
+    pub(super) fn parse_at(text: &str, place: &Place) -> Result<Self, serde_saphyr::Error> {
         let raw: Spanned<Raw> = serde_saphyr::from_str(text)?;
         Ok(Self::build(raw, place.clone(), &Source { text, place: |_| place.clone() }))
     }
@@ -75,7 +75,7 @@ impl Node {
     }
 
     /// The place of the value at `path`, or of what is nearest above it where the text does not give it.
-    pub fn place_of(&self, path: &[String]) -> &Place {
+    pub(super) fn place_of(&self, path: &[String]) -> &Place {
         let below = path.split_first().and_then(|(key, rest)| Some((self.child(key)?, rest)));
         below.map_or(&self.place, |(child, rest)| child.place_of(rest))
     }
@@ -89,7 +89,7 @@ impl Node {
     }
 
     /// Puts a value at a path of keys and indices of lists; makes the sections on the way.
-    pub fn put(&mut self, path: &str, value: Self) -> Result<(), String> {
+    pub(super) fn put(&mut self, path: &str, value: Self) -> Result<(), String> {
         let mut node = self;
         for key in path.split('.') {
             if matches!(node.value, Value::Null) {

@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use tokenrouter_engine::Config;
-use tokenrouter_engine::config::Document;
 use tokenrouter_engine::adaptation::interpolate;
+use tokenrouter_engine::config::Document;
 use tokenrouter_engine::scheduler::ModelStats;
 
 use super::calibration::{Calibration, ModelCalibration};
