@@ -25,9 +25,6 @@ impl<'de> Deserialize<'de> for ThresholdConfig {
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
                 let mut values = Vec::new();
                 while let Some(value) = seq.next_element::<u32>()? {
-                    if value == 0 {
-                        return Err(A::Error::custom("a threshold of 0 is not allowed, the smallest is 1"));
-                    }
                     values.push(value);
                 }
                 Ok(ThresholdConfig::Fixed(values))

@@ -62,7 +62,7 @@ pub(super) fn launch(
     make_policy: MakePolicy<'_>,
     local: Option<ModelIndex>,
 ) -> Result<Engine, EngineError> {
-    config.validate().map_err(|(_, message)| EngineError::Unusable(message))?;
+    config.validate().map_err(|problem| EngineError::Unusable(problem.message))?;
     let names = config.model_names();
     let files = open_models(config)?;
     let common = common(config, &files)?;

@@ -12,6 +12,7 @@ use anyhow::Context;
 use clap::Args;
 use tokenrouter_engine::Config;
 use tokenrouter_engine::adaptation::{StepTime, interpolate};
+use tokenrouter_engine::config::Document;
 use tokenrouter_engine::scheduler::ModelStats;
 
 use super::calibration::{Calibration, ModelCalibration};
@@ -70,16 +71,11 @@ pub fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures the system of a configuration's text at one concurrency: enough for the thresholds at that concurrency.
-pub(crate) fn calibrate_text(
-    text: &str,
-    origin: &str,
-    concurrency: usize,
-    seconds: f64,
-) -> anyhow::Result<Calibration> {
-    let config = Config::from_yaml(text, std::path::Path::new(origin))?;
+/// Measures the system of a configuration at one concurrency: enough for the thresholds at that concurrency.
+pub(crate) fn calibrate_document(document: &Document, concurrency: usize, seconds: f64) -> anyhow::Result<Calibration> {
+    let config = Config::from_document(document)?;
     crate::fetch::ensure_sources(&config)?;
-    measure(&config, origin, &[1, concurrency], &window(seconds, 256, 0))
+    measure(&config, &document.origin().path().display().to_string(), &[1, concurrency], &window(seconds, 256, 0))
 }
 
 /// Checks flags that `calibrate` and `validate` share.

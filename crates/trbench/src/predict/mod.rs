@@ -7,7 +7,7 @@ mod steady;
 mod validate;
 
 pub use adapt::{AdaptArgs, run as run_adapt};
-pub(crate) use calibrate::calibrate_text;
+pub(crate) use calibrate::calibrate_document;
 pub use calibrate::{CalibrateArgs, run as run_calibrate};
 pub use calibration::{Calibration, ModelCalibration};
 pub use validate::{Best, Point, ValidateArgs, Validation, ValidationTask, csv_of, run as run_validate};
