@@ -28,6 +28,11 @@ cargo fmt --all --check
 
 step "dependencies"
 bash scripts/deny.sh
+# What decides must not come to depend on what waits, serves or computes tensors.
+if cargo tree -p tokenrouter-core -e normal,build --prefix none --locked | grep -E '^(tokio|axum|hyper|reqwest|candle)'; then
+    echo "crates/core must depend on none of these" >&2
+    exit 1
+fi
 
 step "lints"
 cargo clippy --release --workspace --all-targets --locked $features -- -D warnings
