@@ -51,8 +51,3 @@ pub mod terminal;
 pub mod trace;
 pub mod train;
 pub mod trials;
-
-#[cfg(test)]
-#[allow(dead_code, reason = "the engine's tests use more of it")]
-#[path = "../../engine/tests/engine/tiny.rs"]
-mod tiny;

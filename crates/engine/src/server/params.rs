@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::fields::{Fields, Unsupported};
 use super::{ApiError, App};
 use crate::config::list;
-use crate::engine::MAX_TOP_LOGPROBS;
+use crate::request::MAX_TOP_LOGPROBS;
 use crate::request::{RoutingOverrides, SamplingParams};
 
 /// Fields of both.

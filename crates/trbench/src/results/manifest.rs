@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use tokenrouter_engine::config::Document;
 
 use crate::dataset::Item;
 use crate::digest::{file_sha256, text_sha256};
@@ -43,10 +44,8 @@ pub struct Manifest {
 /// What a run reads.
 #[derive(Debug)]
 pub struct Inputs<'a> {
-    /// Where the configuration comes from.
-    pub origin: String,
-    /// Its text, with the changes of `set`.
-    pub text: String,
+    /// The configuration, with the changes of `set`.
+    pub document: &'a Document,
     /// Name of the dataset.
     pub dataset: String,
     /// What is asked.
@@ -101,6 +100,7 @@ const BEFORE_SPECS: [&str; 11] = [
 impl Manifest {
     /// Describes this process, this machine and these inputs.
     pub fn collect(spec: &RunSpec, inputs: &Inputs<'_>) -> Self {
+        let text = inputs.document.text();
         let mut problems = String::new();
         for item in inputs.items {
             let contents = item.prompt.messages().iter().map(|message| message.content.as_str());
@@ -113,9 +113,9 @@ impl Manifest {
             version: env!("CARGO_PKG_VERSION"),
             git_revision: git_revision(),
             spec: RunSpec { max_tokens: Some(spec.max_tokens()), ..spec.clone() },
-            config: inputs.origin.clone(),
-            config_sha256: text_sha256(&inputs.text),
-            config_text: inputs.text.clone(),
+            config: inputs.document.origin().path().display().to_string(),
+            config_sha256: text_sha256(&text),
+            config_text: text,
             dataset: inputs.dataset.clone(),
             dataset_sha256: text_sha256(&problems),
             items: inputs.items.len(),

@@ -1,8 +1,7 @@
 //! The cells of a run: every system at every concurrency.
 
-use std::path::Path;
-
 use tokenrouter_engine::Config;
+use tokenrouter_engine::config::Document;
 
 use crate::error::usage;
 use crate::predict::Calibration;
@@ -20,11 +19,11 @@ pub(super) struct Cell {
     pub(super) spec: RunSpec,
 }
 
-/// All cells of a run, from a configuration's origin and text.
-pub(super) fn cells(spec: &RunSpec, origin: &str, text: &str) -> anyhow::Result<Vec<Cell>> {
+/// All cells of a run.
+pub(super) fn cells(spec: &RunSpec, document: &Document) -> anyhow::Result<Vec<Cell>> {
     let pace = spec.rate.map(|rate| format!("-r{rate}")).unwrap_or_default();
     if !spec.endpoint.is_empty() {
-        let config = if spec.hops() { Some(Config::from_yaml(text, Path::new(origin))?) } else { None };
+        let config = if spec.hops() { Some(Config::from_document(document)?) } else { None };
         let name = if spec.hops() { "standard-endpoints" } else { "endpoint" };
         let cell = |concurrency: &usize| Cell {
             label: format!("{name}-c{concurrency}{pace}"),
@@ -34,7 +33,7 @@ pub(super) fn cells(spec: &RunSpec, origin: &str, text: &str) -> anyhow::Result<
         };
         return Ok(spec.concurrency.iter().map(cell).collect());
     }
-    let mut config = Config::from_yaml(text, Path::new(origin))?;
+    let mut config = Config::from_document(document)?;
     crate::device::place(&mut config, spec.device)?;
     if let Some(path) = &spec.calibration {
         Calibration::read(path)?.apply(&mut config)?;
@@ -42,7 +41,8 @@ pub(super) fn cells(spec: &RunSpec, origin: &str, text: &str) -> anyhow::Result<
     let mut cells = Vec::new();
     for system in &spec.system {
         for concurrency in &spec.concurrency {
-            let config = system.apply(&config, *concurrency).map_err(|why| usage(format!("{origin}: {why}")))?;
+            let refuse = |why| usage(format!("{}: {why}", document.origin()));
+            let config = system.apply(&config, *concurrency).map_err(refuse)?;
             cells.push(Cell {
                 label: format!("{}-c{concurrency}{pace}", system.to_string().replace(':', "-")),
                 concurrency: *concurrency,

@@ -77,9 +77,9 @@ fn partial(folder: &Path) -> anyhow::Error {
 
 /// Measures all cells.
 fn execute(spec: &RunSpec, destination: Destination<'_>) -> anyhow::Result<Measured> {
-    let (origin, text) = spec.config_text()?;
+    let document = spec.document()?;
     spec.check()?;
-    let cells = cell::cells(spec, &origin, &text)?;
+    let cells = cell::cells(spec, &document)?;
     let (dataset, items) = workload::items(spec)?;
     let configs = || cells.iter().filter_map(|cell| cell.config.as_ref());
     let replay = spec.replay.as_deref().map(|path| replay::read(path, configs(), items.len() * spec.repeats));
@@ -88,7 +88,7 @@ fn execute(spec: &RunSpec, destination: Destination<'_>) -> anyhow::Result<Measu
     if let Some(config) = configs().next().filter(|_| spec.endpoint.is_empty()) {
         fetch::ensure_sources(config)?;
     }
-    let manifest = Manifest::collect(spec, &results::Inputs { origin, text, dataset, items: &items });
+    let manifest = Manifest::collect(spec, &results::Inputs { document: &document, dataset, items: &items });
     let run = Run {
         spec,
         items: &items,

@@ -4,7 +4,6 @@
 mod arrivals;
 mod lenient;
 mod overrides;
-mod set;
 mod system;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -14,6 +13,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tokenrouter_engine::config::{ConfigError, Document};
 
 use crate::dataset::Lengths;
 use crate::device::DeviceChoice;
@@ -209,18 +209,13 @@ impl RunSpec {
         Self { system: vec![system.clone()], concurrency: vec![concurrency], ..self.clone() }
     }
 
-    /// Where the configuration comes from, and its text with the changes of `set`.
-    pub(crate) fn config_text(&self) -> anyhow::Result<(String, String)> {
-        let (origin, text) = match &self.config {
-            Some(path) => {
-                let text = std::fs::read_to_string(path)
-                    .map_err(|error| usage(format!("cannot read configuration `{}`: {error}", path.display())))?;
-                (path.display().to_string(), text)
-            }
-            None => (DEFAULT_CONFIG.0.to_owned(), DEFAULT_CONFIG.1.to_owned()),
+    /// The configuration with the changes of `set`.
+    pub(crate) fn document(&self) -> Result<Document, ConfigError> {
+        let document = match &self.config {
+            Some(path) => Document::from_file(path)?,
+            None => Document::built_in(DEFAULT_CONFIG.0, DEFAULT_CONFIG.1)?,
         };
-        let text = set::apply(&text, &origin, &self.set)?;
-        Ok((origin, text))
+        document.set(&self.set)
     }
 
     /// Checks ranges, and settings that do not go together.

@@ -144,15 +144,15 @@ fn one(spec: &RunSpec, dir: &Path) -> anyhow::Result<Summary> {
 /// Measures the step times and matrices of a configuration once.
 fn calibration(spec: &RunSpec, out: &Path, known: &mut HashMap<String, PathBuf>) -> anyhow::Result<PathBuf> {
     const SECONDS: f64 = 4.0;
-    let (origin, text) = spec.config_text()?;
+    let document = spec.document()?;
     let concurrency = spec.concurrency[0];
-    let digest = short_digest(&format!("{concurrency} {text}"));
+    let digest = short_digest(&format!("{concurrency} {}", document.text()));
     if let Some(path) = known.get(&digest) {
         return Ok(path.clone());
     }
     let path = out.join("runs").join(format!("calibration-{digest}.json"));
     if !path.is_file() {
-        let calibration = predict::calibrate_text(&text, &origin, concurrency, SECONDS)?;
+        let calibration = predict::calibrate_document(&document, concurrency, SECONDS)?;
         write_file(&path, &serde_json::to_vec_pretty(&calibration)?)?;
     }
     known.insert(digest, path.clone());
