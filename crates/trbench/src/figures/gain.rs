@@ -26,8 +26,8 @@ pub(super) struct Settings {
     measured: Vec<(f64, f64)>,
 }
 
-/// One cell of a map.
-struct Cell {
+/// A point of a map.
+struct Point {
     slope: f64,
     share: f64,
     ratio: f64,
@@ -43,18 +43,18 @@ struct Cell {
 const SMALL_MS: f64 = 6.0;
 
 pub(super) fn make(settings: &Settings) -> anyhow::Result<Made> {
-    let mut cells = Vec::new();
+    let mut points = Vec::new();
     for slope in &settings.slopes {
         for share in &settings.shares {
             for ratio in &settings.ratios {
-                cells.push(cell(settings, *slope, *share, *ratio)?);
+                points.push(point(settings, *slope, *share, *ratio)?);
             }
         }
     }
-    Ok(Made { csv: csv_of(&cells)?, svg: draw(settings, &cells)?, found: words(settings, &cells) })
+    Ok(Made { csv: csv_of(&points)?, svg: draw(settings, &points)?, found: words(settings, &points) })
 }
 
-fn cell(settings: &Settings, slope: f64, share: f64, ratio: f64) -> anyhow::Result<Cell> {
+fn point(settings: &Settings, slope: f64, share: f64, ratio: f64) -> anyhow::Result<Point> {
     let requests = settings.concurrency;
     let profile = |first: f64| {
         if slope == 1.0 {
@@ -77,34 +77,34 @@ fn cell(settings: &Settings, slope: f64, share: f64, ratio: f64) -> anyhow::Resu
     let certified = is_measured.then(|| certify(&closed, &best, &SolveOptions::default()).ok()).flatten();
     let gap = certified.map(|certificate| certificate.gap(top));
     let measured = if is_measured { Some(measured_gain(&system, requests, best.as_slice())?) } else { None };
-    Ok(Cell { slope, share, ratio, best: best.into_vec(), gain: top / eager - 1.0, gap, measured })
+    Ok(Point { slope, share, ratio, best: best.into_vec(), gain: top / eager - 1.0, gap, measured })
 }
 
-fn csv_of(cells: &[Cell]) -> anyhow::Result<Vec<u8>> {
+fn csv_of(points: &[Point]) -> anyhow::Result<Vec<u8>> {
     let mut csv = csv::Writer::from_writer(Vec::new());
     csv.write_record(["slope", "share", "latency_ratio", "best", "predicted_gain", "measured_gain", "optimality_gap"])?;
     let number = |value: Option<f64>| value.map(|value| format!("{value:.5}")).unwrap_or_default();
-    for cell in cells {
+    for point in points {
         csv.write_record([
-            cell.slope.to_string(),
-            cell.share.to_string(),
-            cell.ratio.to_string(),
-            cell.best.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
-            format!("{:.5}", cell.gain),
-            number(cell.measured),
-            number(cell.gap),
+            point.slope.to_string(),
+            point.share.to_string(),
+            point.ratio.to_string(),
+            point.best.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
+            format!("{:.5}", point.gain),
+            number(point.measured),
+            number(point.gap),
         ])?;
     }
     Ok(csv.into_inner()?)
 }
 
-fn words(settings: &Settings, cells: &[Cell]) -> String {
+fn words(settings: &Settings, points: &[Point]) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "Emulated, N = {}, small model {SMALL_MS} ms, borrow routing.", settings.concurrency);
     for slope in &settings.slopes {
-        let here = || cells.iter().filter(|cell| cell.slope == *slope);
+        let here = || points.iter().filter(|point| point.slope == *slope);
         let Some(best) = here().max_by(|a, b| a.gain.total_cmp(&b.gain)) else { continue };
-        let little = here().filter(|cell| cell.gain < 0.02).count();
+        let little = here().filter(|point| point.gain < 0.02).count();
         let _ = writeln!(
             out,
             "Step times that grow {slope} times to the largest batch: the largest gain is {:.1} % at p = {} and a latency \
@@ -115,21 +115,21 @@ fn words(settings: &Settings, cells: &[Cell]) -> String {
             here().count()
         );
     }
-    for cell in cells.iter().filter(|cell| cell.measured.is_some()) {
+    for point in points.iter().filter(|point| point.measured.is_some()) {
         let _ = writeln!(
             out,
             "p = {}, ratio {}: predicted {:.1} %, measured in virtual time {:.1} %, the best policy of any kind would add {}.",
-            cell.share,
-            cell.ratio,
-            100.0 * cell.gain,
-            100.0 * cell.measured.unwrap_or_default(),
-            cell.gap.map_or_else(|| "an unknown share".into(), |gap| format!("{:.2} %", 100.0 * gap)),
+            point.share,
+            point.ratio,
+            100.0 * point.gain,
+            100.0 * point.measured.unwrap_or_default(),
+            point.gap.map_or_else(|| "an unknown share".into(), |gap| format!("{:.2} %", 100.0 * gap)),
         );
     }
     out
 }
 
-fn draw(settings: &Settings, cells: &[Cell]) -> anyhow::Result<String> {
+fn draw(settings: &Settings, points: &[Point]) -> anyhow::Result<String> {
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (1000, 520)).into_drawing_area();
@@ -140,7 +140,7 @@ fn draw(settings: &Settings, cells: &[Cell]) -> anyhow::Result<String> {
         );
         let area = area.titled(&title, ("sans-serif", 20))?;
         for (panel, slope) in area.split_evenly((1, settings.slopes.len())).iter().zip(&settings.slopes) {
-            map(panel, settings, cells, *slope)?;
+            map(panel, settings, points, *slope)?;
         }
         area.present()?;
     }
@@ -150,11 +150,11 @@ fn draw(settings: &Settings, cells: &[Cell]) -> anyhow::Result<String> {
 fn map(
     area: &DrawingArea<SVGBackend<'_>, Shift>,
     settings: &Settings,
-    cells: &[Cell],
+    points: &[Point],
     slope: f64,
 ) -> anyhow::Result<()> {
     let (columns, rows) = (settings.shares.len(), settings.ratios.len());
-    let top = cells.iter().map(|cell| cell.gain).fold(1e-9, f64::max);
+    let top = points.iter().map(|point| point.gain).fold(1e-9, f64::max);
     let caption = if slope == 1.0 {
         "step time does not depend on the batch".to_owned()
     } else {
@@ -182,16 +182,16 @@ fn map(
         .x_desc("p: share of small-model steps that borrow the large model")
         .y_desc("step time, large over small")
         .draw()?;
-    for cell in cells.iter().filter(|cell| cell.slope == slope) {
+    for point in points.iter().filter(|point| point.slope == slope) {
         let place = |values: &[f64], value: f64| values.iter().position(|v| *v == value).unwrap_or(0) as f64;
-        let (x, y) = (place(&settings.shares, cell.share), place(&settings.ratios, cell.ratio));
-        let share = (cell.gain / top).max(0.0);
+        let (x, y) = (place(&settings.shares, point.share), place(&settings.ratios, point.ratio));
+        let share = (point.gain / top).max(0.0);
         let color = palette::shade(share);
         chart.draw_series(std::iter::once(Rectangle::new([(x, y), (x + 1.0, y + 1.0)], color.filled())))?;
         let ink = if share > 0.55 { WHITE } else { BLACK };
-        let text = match cell.measured {
-            Some(measured) => format!("{:.0} ({:.0})", 100.0 * cell.gain, 100.0 * measured),
-            None => format!("{:.0}", 100.0 * cell.gain),
+        let text = match point.measured {
+            Some(measured) => format!("{:.0} ({:.0})", 100.0 * point.gain, 100.0 * measured),
+            None => format!("{:.0}", 100.0 * point.gain),
         };
         let style = ("sans-serif", 13).into_font().color(&ink);
         chart.draw_series(std::iter::once(Text::new(text, (x + 0.12, y + 0.62), style)))?;

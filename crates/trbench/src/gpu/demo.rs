@@ -8,7 +8,7 @@ use tokenrouter_engine::config::DeviceConfig;
 use tokenrouter_engine::model::locate;
 use tokenrouter_engine::{Config, Engine, FinishReason, Request, SamplingParams};
 
-use super::{DeviceChoice, place};
+use crate::device::{DeviceChoice, place};
 
 const CONFIG: (&str, &str) = ("config/random/demo.yaml", include_str!("../../../../config/random/demo.yaml"));
 /// Requests at the same time, tokens of a prompt, and tokens of an answer.
