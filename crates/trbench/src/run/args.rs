@@ -220,8 +220,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::spec::Overrides;
-    use crate::spec::tests::specs;
+    use crate::spec::tests::{overrides_of, specs};
 
     #[derive(Debug, Parser)]
     #[command(no_binary_name = true)]
@@ -238,7 +237,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_spec_is_that_of_its_flags(spec in specs()) {
-            prop_assert_eq!(parse(&Overrides::of(&spec).flags()).expect("flags"), spec);
+            prop_assert_eq!(parse(&overrides_of(&spec).flags()).expect("flags"), spec);
         }
     }
 

@@ -17,14 +17,6 @@ const PATHS: [&str; 4] = ["config", "calibration", "dataset-path", "replay"];
 pub struct Overrides(IndexMap<String, Value>);
 
 impl Overrides {
-    /// The settings of a run that are not the defaults.
-    pub(crate) fn of(spec: &RunSpec) -> Self {
-        let mut fields = fields(spec);
-        let defaults = fields_of_default();
-        fields.retain(|key, value| defaults.get(key) != Some(&*value));
-        Self(fields.into_iter().collect())
-    }
-
     /// The value under a key.
     pub(crate) fn get(&self, key: &str) -> Option<&Value> {
         self.0.get(key)
