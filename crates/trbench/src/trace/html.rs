@@ -89,8 +89,10 @@ mod tests {
         ]))
         .expect("a page");
         assert!(!page.contains("<script>") && !page.contains("<b>"), "{page}");
-        assert!(
-            page.contains("<del class=\"m0\"") && page.contains("<span class=\"m1\" title=\"1: large\">large</span>")
-        );
+        // Inside of `pre`, nothing but the text stands between two tokens.
+        let tokens = "<pre><span class=\"m0\" title=\"0: small\">&lt;script&gt;alert(1)&lt;&#x2f;script&gt;</span>\
+                      <del class=\"m0\" title=\"1: small, score 1.0000\">&quot;&gt;&lt;b&gt;</del>\
+                      <span class=\"m1\" title=\"1: large\">large</span></pre>";
+        assert!(page.contains(tokens), "{page}");
     }
 }
