@@ -53,6 +53,13 @@ struct Report {
     violation: Option<String>,
 }
 
+/// Seeds that broke a promise.
+struct Failures {
+    seeds: Vec<u64>,
+    /// The first one, made as small as it goes.
+    first: Option<Failure>,
+}
+
 /// Runs the scenarios; exit code 1 when a promise was broken.
 pub fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
     let options = options(args)?;
@@ -63,16 +70,17 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
     let (summary, failures) = campaign::run_many(seeds, &options, &|| bar.inc(1));
     bar.finish_and_clear();
     let seconds = start.elapsed().as_secs_f64();
-    let failing: Vec<u64> = failures.iter().map(|(seed, _)| *seed).collect();
-    let failure = failing.first().and_then(|seed| campaign::shrink(*seed, &options));
+    let seeds: Vec<u64> = failures.iter().map(|(seed, _)| *seed).collect();
+    let first = seeds.first().and_then(|seed| campaign::shrink(*seed, &options));
+    let failures = Failures { seeds, first };
     let mut out = std::io::stdout().lock();
     if args.json {
-        let report = report(args, &summary, (failing, failure.as_ref()), seconds);
+        let report = report(args, &summary, &failures, seconds);
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
     } else {
-        write_text(&mut out, &summary, (&failing, failure.as_ref()), seconds)?;
+        write_text(&mut out, &summary, &failures, seconds)?;
     }
-    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if failures.seeds.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn options(args: &SimulateArgs) -> anyhow::Result<Options> {
@@ -99,16 +107,11 @@ fn with_mutation(options: Options, name: Option<&str>) -> anyhow::Result<Options
     }
 }
 
-fn report(
-    args: &SimulateArgs,
-    summary: &Summary,
-    (failing_seeds, failure): (Vec<u64>, Option<&Failure>),
-    seconds: f64,
-) -> Report {
+fn report(args: &SimulateArgs, summary: &Summary, failures: &Failures, seconds: f64) -> Report {
     Report {
         seeds: summary.seeds,
         first_seed: args.seed,
-        failing_seeds,
+        failing_seeds: failures.seeds.clone(),
         events: summary.events,
         requests_completed: summary.completed,
         requests_cancelled: summary.cancelled,
@@ -119,15 +122,15 @@ fn report(
         messages_early: summary.early,
         peer_losses: summary.losses,
         seconds,
-        replay: failure.map(Failure::replay),
-        violation: failure.map(|failure| failure.message.clone()),
+        replay: failures.first.as_ref().map(Failure::replay),
+        violation: failures.first.as_ref().map(|failure| failure.message.clone()),
     }
 }
 
 fn write_text(
     out: &mut impl std::io::Write,
     summary: &Summary,
-    (failing, failure): (&[u64], Option<&Failure>),
+    failures: &Failures,
     seconds: f64,
 ) -> std::io::Result<()> {
     let Summary { seeds, events, completed, cancelled, failed, tokens, .. } = summary;
@@ -139,10 +142,11 @@ fn write_text(
         out,
         "links: {repeated} messages repeated, {duplicates} duplicates, {early} early, {losses} losses of peers"
     )?;
-    let Some(failure) = failure else {
+    let Some(failure) = &failures.first else {
         return writeln!(out, "all invariants held after every event");
     };
-    writeln!(out, "\nBROKEN by seeds {failing:?}{}", if failing.len() >= 8 { " and perhaps more" } else { "" })?;
+    let seeds = &failures.seeds;
+    writeln!(out, "\nBROKEN by seeds {seeds:?}{}", if seeds.len() >= 8 { " and perhaps more" } else { "" })?;
     for line in &failure.trace {
         writeln!(out, "{line}")?;
     }

@@ -8,7 +8,7 @@ use tokenrouter_kernels::{SignalSet, StepNeeds};
 
 use super::{RunArgs, spinner};
 use crate::cli::usage;
-use crate::offline::{OfflineModel, Use, parts};
+use crate::offline::{OfflineModel, Use, chunks};
 use crate::stats::ratio;
 
 /// A prompt and what was written after it.
@@ -57,7 +57,7 @@ pub(super) fn model<'a>(args: &RunArgs, config: &'a Config) -> anyhow::Result<Op
 pub(super) fn judge((name, config): (&str, &ModelConfig), answers: &[Answer]) -> anyhow::Result<Option<Judged>> {
     let bar = spinner(&format!("{name} reads the answers"));
     let files = ModelFiles::open(config)?;
-    let mut model = OfflineModel::load(&files, config.dtype, 0, Use::Read)?;
+    let mut model = OfflineModel::load(&files, config.dtype, 0, Use::Score)?;
     let needs = StepNeeds { signals: SignalSet { softmax: true, top_k: 0 }, ..StepNeeds::default() };
     let (mut agreeing, mut likely) = (Vec::new(), Vec::new());
     for answer in answers {
@@ -67,12 +67,12 @@ pub(super) fn judge((name, config): (&str, &ModelConfig), answers: &[Answer]) ->
         if first + 1 >= tokens.len() {
             continue;
         }
-        model.skip(tokens, first)?;
+        model.prefill(tokens, first)?;
         let (mut agree, mut sum) = (0u32, 0.0);
-        for part in parts(first, tokens.len() - 1) {
+        for chunk in chunks(first, tokens.len() - 1) {
             let vocab = model.vocab;
-            let out = model.read(tokens, part.clone(), needs)?;
-            for (row, at) in part.enumerate() {
+            let out = model.score(tokens, chunk.clone(), needs)?;
+            for (row, at) in chunk.enumerate() {
                 let (signal, next) = (out.signals[row], tokens[at + 1]);
                 agree += u32::from(signal.argmax == next);
                 sum += f64::from(out.logits[row * vocab + next as usize] - signal.log_sum_exp);
