@@ -1,6 +1,7 @@
 //! `POST /v1/chat/completions`: OpenAI's chat completions.
 
 use std::borrow::Cow;
+use std::ops::Not;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, SeqAccess, Visitor};
@@ -57,6 +58,7 @@ pub struct Conversation {
 #[serde(default)]
 pub struct ChatLogprobsOptions {
     /// Report the log-probability of every token.
+    #[serde(skip_serializing_if = "Not::not")]
     pub logprobs: bool,
     /// Report those of so many of the most likely tokens too.
     pub top_logprobs: Option<u64>,
@@ -262,7 +264,7 @@ pub struct ChatChoice {
     /// Its place among all.
     pub index: usize,
     /// What the model says.
-    pub message: Reply,
+    pub message: AssistantMessage,
     /// Log-probabilities, where the request asked for them.
     pub logprobs: Option<ChatLogprobs>,
     /// Why it ended: `stop` or `length`.
@@ -272,7 +274,7 @@ pub struct ChatChoice {
 /// What the model says.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Reply {
+pub struct AssistantMessage {
     /// `assistant`.
     pub role: String,
     /// The text.

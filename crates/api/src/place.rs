@@ -35,12 +35,6 @@ pub enum Problem {
     Other(String),
 }
 
-impl FieldError {
-    fn wrong(expected: &dyn Expected) -> Raised {
-        Raised { problem: Problem::Wrong(words(&expected.to_string())), placed: None, name: None }
-    }
-}
-
 /// Serde's terms in the words of the API.
 fn words(expected: &str) -> String {
     let words = match expected {
@@ -66,6 +60,10 @@ pub(crate) struct Raised {
 }
 
 impl Raised {
+    fn wrong(expected: &dyn Expected) -> Self {
+        Self { problem: Problem::Wrong(words(&expected.to_string())), placed: None, name: None }
+    }
+
     fn at(mut self, place: &Place<'_, '_>) -> Self {
         if self.placed.is_none() {
             self.placed = Some(match self.name {
@@ -98,11 +96,11 @@ impl de::Error for Raised {
     }
 
     fn invalid_type(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        FieldError::wrong(expected)
+        Self::wrong(expected)
     }
 
     fn invalid_value(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        FieldError::wrong(expected)
+        Self::wrong(expected)
     }
 
     fn missing_field(field: &'static str) -> Self {
@@ -147,7 +145,7 @@ impl<'de> IntoDeserializer<'de, Raised> for Place<'de, '_> {
 impl<'de> Place<'de, '_> {
     /// Gives the fields of an object to a visitor, without those that are null where `nulls` is false.
     fn fields<V: Visitor<'de>>(self, nulls: bool, visitor: V) -> Result<V::Value, Raised> {
-        let Value::Object(map) = self.value else { return Err(FieldError::wrong(&visitor)) };
+        let Value::Object(map) = self.value else { return Err(Raised::wrong(&visitor)) };
         let fields = map.iter().filter(|(_, value)| nulls || !value.is_null());
         visitor.visit_map(MapDeserializer::new(
             fields.map(|(name, value)| (name.as_str(), Place { value, path: Path::Field(&self.path, name) })),

@@ -1,5 +1,7 @@
 //! What requests for chat completions and for completions have in common: sampling, streaming and routing.
 
+use std::ops::Not;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -37,12 +39,14 @@ pub struct Sampling {
     /// Further token ids that end an answer.
     pub stop_token_ids: Option<TokenIds>,
     /// Go on after a token that ends the model's text.
+    #[serde(skip_serializing_if = "Not::not")]
     pub ignore_eos: bool,
     /// Seed of the draws: equal requests with a seed have equal answers.
     pub seed: Option<u64>,
     /// Answers to each prompt; 1 when absent.
     pub n: Option<u64>,
     /// Give the answer in pieces, as server-sent events.
+    #[serde(skip_serializing_if = "Not::not")]
     pub stream: bool,
     /// What a stream reports besides.
     pub stream_options: Option<StreamOptions>,
@@ -107,8 +111,10 @@ pub struct Unsupported {
 #[schemars(deny_unknown_fields)]
 pub struct StreamOptions {
     /// A last chunk with the usage.
+    #[serde(skip_serializing_if = "Not::not")]
     pub include_usage: bool,
     /// The usage so far in every chunk.
+    #[serde(skip_serializing_if = "Not::not")]
     pub continuous_usage_stats: bool,
 }
 
@@ -124,5 +130,6 @@ pub struct RoutingOptions {
     /// Seed of routing draws.
     pub seed: Option<u64>,
     /// Report every step.
+    #[serde(skip_serializing_if = "Not::not")]
     pub trace: bool,
 }

@@ -7,8 +7,8 @@ use axum::response::Response;
 use axum::response::sse::Event;
 use serde_json::{Map, Value};
 use tokenrouter_api::chat::{
-    self as api, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprob, ChatLogprobs, ChatRequest, Delta,
-    Message, Reply, ScoredToken, ToolChoice,
+    self as api, AssistantMessage, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprob, ChatLogprobs,
+    ChatRequest, Delta, Message, ScoredToken, ToolChoice,
 };
 
 use super::format::{Format, event};
@@ -132,7 +132,7 @@ fn envelope(generation: &Generation, choices: Vec<ChatChunkChoice>) -> ChatChunk
 pub(super) fn whole(generation: &Generation) -> ChatCompletion {
     let choice = |whole: &Chunk| ChatChoice {
         index: whole.choice,
-        message: Reply { role: "assistant".into(), content: Some(whole.text.clone()) },
+        message: AssistantMessage { role: "assistant".into(), content: Some(whole.text.clone()) },
         logprobs: logprobs_of(generation, &whole.logprobs),
         finish_reason: whole.finish_reason(),
     };
