@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Two models on a core each: the speed that each keeps while the other computes too, over its speed alone.
+"""Two models, each on its own core: the speed of each while the other computes too, relative to its speed alone.
 
     cargo build --release -p trbench && python3 benches/together.py [--config config/rstitch/demo.yaml] [--rounds 5]
 
-Alone and together take turns; a number is the median over the rounds. What they share is memory and, for cores of one
-physical core, everything: look at `lscpu -e` before blaming the kernels.
+Runs alone and runs together alternate; each number is the median over the rounds. The models share the memory, and two
+hyperthreads of one physical core share everything: look at `lscpu -e` before you blame the kernels.
 """
 
 import argparse

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The API with nothing but curl: examples/curl.sh [http://127.0.0.1:30000], with API_KEY set if the server wants one.
+# Uses the API with curl: examples/curl.sh [http://127.0.0.1:30000]. Set API_KEY if the server needs a key.
 set -euo pipefail
 url=${1:-http://127.0.0.1:30000}
 post() { curl -sS --fail-with-body -N -H "authorization: Bearer ${API_KEY:-none}" -H 'content-type: application/json' "$url$1" -d "$2"; echo; }

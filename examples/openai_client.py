@@ -1,4 +1,4 @@
-"""A streamed chat with a TokenRouter server, each piece marked with the models that wrote it.
+"""Streams a chat from a TokenRouter server and marks each piece with the models that wrote it.
 
     pip install openai
     trbench serve --config config/rstitch/demo.yaml        # in another terminal
@@ -18,7 +18,7 @@ stream = client.chat.completions.create(
     max_tokens=48,
     stream=True,
     stream_options={"include_usage": True},
-    # What is beyond OpenAI's API goes here: a threshold for this request, for example.
+    # Extensions of OpenAI's API go here, for example a threshold for this request.
     extra_body={"routing": {"seed": 7}},
 )
 usage = None

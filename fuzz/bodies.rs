@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokenrouter_engine::config::ModelConfig;
+use tokenrouter_engine::heads::HeadFile;
 use tokenrouter_engine::model::ModelFiles;
-use tokenrouter_engine::routing::heads::HeadFile;
 use tokenrouter_engine::server::{self, ApiKeys};
 use tokenrouter_engine::tokenizer::{ChatMessage, ChatTemplate, TextCodec};
 use tokenrouter_engine::transport::codec::{self, Bounds};

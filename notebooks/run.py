@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Executes the notebooks; fails where a cell does. `--write` keeps the new output in the files.
+"""Executes the notebooks and fails if a cell fails. `--write` saves the new output in the files.
 
     just wheel && pip install -r notebooks/requirements.txt target/wheels/tokenrouter-*.whl && python3 notebooks/run.py [--write]
 """
@@ -16,7 +16,7 @@ def main():
     for path in sorted(folder.glob("*.ipynb")):
         notebook = nbformat.read(path, as_version=4)
         NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
-        # When cells ran says nothing, and would change the file every time.
+        # The time of execution is of no interest, and would change the file every time.
         for cell in notebook.cells:
             cell.metadata.pop("execution", None)
         print(f"{path.name}: {sum(cell.cell_type == 'code' for cell in notebook.cells)} cells ran")

@@ -1,9 +1,9 @@
-"""Stock clients against a server that knows nothing of them: the `openai` package and plain curl.
+"""Tests the server with unmodified clients: the `openai` package and curl.
 
     python3 scripts/clients.py --binary target/release/trbench [--config config/rstitch/demo.yaml]
 
-Starts the server on a free port, runs every check, ends the server with SIGTERM in the middle of a stream, and exits with 1 at the
-first difference. Needs `pip install openai` and curl.
+Starts the server on a free port, runs every check, stops the server with SIGTERM in the middle of a stream, and exits with 1 at the first
+failed check. Needs `pip install openai` and curl.
 """
 
 import argparse
@@ -193,7 +193,7 @@ def second_signal(binary, config):
 
 
 def page(binary, config):
-    """The built-in page in a browser without a window, where there is one."""
+    """Opens the built-in page in a headless browser, if one is installed."""
     browser = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
     if not browser:
         print("skipped  the page: no Chromium here", flush=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The CUDA compiler from pip, without a driver or a GPU: into target/cuda, where `crates/kernels/build.rs` looks for it.
-# CUDA 13.0: later compilers write PTX that its drivers refuse.
+# Installs the CUDA compiler with pip into target/cuda, where `crates/kernels/build.rs` looks for it. Needs no driver and no GPU.
+# CUDA 13.0, because drivers for 13.0 refuse the PTX of later compilers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=target/cuda

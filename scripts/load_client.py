@@ -1,10 +1,9 @@
-"""A public load generator, aiperf, against our server unchanged.
+"""Tests the server with a public load generator, aiperf.
 
-    pip install aiperf        # more than 1 GB with what it needs: not part of the usual checks
+    pip install aiperf        # more than 1 GB with its dependencies, so this is not part of the usual checks
     python3 scripts/load_client.py --binary target/release/trbench
 
-The tokenizer that aiperf counts prompts with is a small one made on the spot, so that nothing is fetched; lengths of answers are the
-server's own.
+aiperf counts prompt tokens with a small tokenizer that this script makes, so nothing is fetched. The server counts the tokens of answers.
 """
 
 import argparse

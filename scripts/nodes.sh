@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Two nodes in two network namespaces, under load: delay, partition and heal, kill -9 and restart of either node. To be run by
-# hand, as root, on Linux with iproute2 (ip, tc), curl and Python 3; changes nothing outside of its own namespaces.
+# Tests two nodes under load in two network namespaces: delay, a partition that heals, and kill -9 and restart of each node. Run it by
+# hand, as root, on Linux with iproute2 (ip, tc), curl and Python 3. It changes nothing outside its own namespaces.
 #
 #   sudo scripts/nodes.sh [path of the trbench binary]
 set -euo pipefail
@@ -64,12 +64,12 @@ start_large() {
 }
 get() { ip netns exec "$1" curl -s -m 5 "http://127.0.0.1:30000$2"; }
 metric() { get "$1" /metrics | awk -v name="tokenrouter_$2" 'index($1, name) == 1 {sum += $2} END {print sum + 0}'; }
-# Waits for a condition; the exit code of `timeout`-like loops is what counts, not how long it took.
+# Waits until a command succeeds. Fails after 30 seconds.
 until_true() {
     local what=$1 deadline=$((SECONDS + 30))
     shift
     until "$@"; do
-        [ "$SECONDS" -lt "$deadline" ] || fail "in vain: $what"
+        [ "$SECONDS" -lt "$deadline" ] || fail "not within 30 s: $what"
         sleep 0.1
     done
 }
@@ -140,7 +140,7 @@ netem() {
         ip netns exec "$b" tc qdisc replace dev veth-b root netem "$@"
 }
 
-step "delay of 5 ms in either direction, with jitter"
+step "delay of 5 ms in each direction, with jitter"
 if netem delay 5ms 2ms; then
     start_load 5 delay
     summary delay
@@ -166,7 +166,7 @@ summary short
 no_errors short
 echo "losses: $(metric "$a" peer_losses_total) at small, $(metric "$b" peer_losses_total) at large"
 
-step "partition of 5 s, and heal"
+step "partition of 5 s, then healed"
 start_load 10 long
 sleep 2
 ip -n "$b" link set veth-b down

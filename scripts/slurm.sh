@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A Slurm of one node on this machine (Debian, as root), to try `trbench scenario run --backend slurm` on the real thing.
+# Starts and stops a Slurm cluster of one node on this machine (Debian, as root), to try `trbench scenario run --backend slurm`.
 #   bash scripts/slurm.sh start | stop
 set -euo pipefail
 
@@ -42,7 +42,7 @@ stop() {
     pkill -x slurmd || true
     pkill -x slurmctld || true
     pkill -x munged || true
-    # Gone before it is started again.
+    # Wait until they have ended, so that they can be started again.
     while pgrep -x slurmd || pgrep -x slurmctld || pgrep -x munged; do sleep 0.2; done >/dev/null
 }
 

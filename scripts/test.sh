@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The one test command: formatting, lints, all tests (unit, property, CLI, end to end on the real demo model), docs.
-# Needs Rust, a C and a C++ compiler, and Python 3 with pip; fetches the demo model into the cache on its first run.
+# The one test command: formatting, lints, all tests (unit, property, command line, end to end on the real demo model), documentation.
+# Needs Rust, a C and a C++ compiler, and Python 3 with pip. The first run fetches the demo model into the cache.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# Absolute: some steps run in folders of their own.
+# Absolute, because some steps change the folder.
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 
 step() { printf '\n== %s ==\n' "$*"; }
@@ -15,7 +15,7 @@ done
 python3 -m pip --version
 
 step "CUDA compiler"
-# The CUDA kernels run on the host, so that no GPU is needed to test them; the code for GPUs is built where it can be.
+# The tests run the CUDA kernels on the host and need no GPU. The code for GPUs is built where its compiler can be fetched.
 features="--features tokenrouter-engine/cuda-emulation"
 if bash scripts/cuda_toolkit.sh; then
     features+=",trbench/cuda"
@@ -26,11 +26,20 @@ fi
 step "format"
 cargo fmt --all --check
 
+step "dependencies"
+bash scripts/deny.sh
+# What decides must not come to depend on what waits, serves or computes tensors.
+if cargo tree -p tokenrouter-core -e normal,build --prefix none --locked | grep -E '^(tokio|axum|hyper|reqwest|candle)'; then
+    echo "crates/core must depend on none of these" >&2
+    exit 1
+fi
+
 step "lints"
 cargo clippy --release --workspace --all-targets --locked $features -- -D warnings
 
 step "build"
-# One profile for everything: see Cargo.toml. And one build: a single crate's would have other features, and compile candle again.
+# One profile for everything (see Cargo.toml), and one build: building a single crate would select other features and compile
+# candle again.
 cargo test --release --workspace --locked $features --no-run
 
 step "demo model"
@@ -40,14 +49,14 @@ step "tests"
 cargo test --release --workspace --locked $features
 
 step "stock clients"
-python3 -m pip install --quiet --target "$target/clients" --upgrade openai
+python3 -m pip install --quiet --target "$target/clients" --upgrade -c scripts/constraints.txt openai
 PYTHONPATH="$target/clients" python3 scripts/clients.py --binary "$target/release/trbench"
 
 step "python"
 bash scripts/test_python.sh
 
 step "notebooks"
-python3 -m pip install --quiet --target "$target/notebooks" --upgrade -r notebooks/requirements.txt
+python3 -m pip install --quiet --target "$target/notebooks" --upgrade -c scripts/constraints.txt -r notebooks/requirements.txt
 PYTHONPATH="$target/notebooks:$target/python-site" python3 notebooks/run.py
 
 step "documentation"

@@ -3,12 +3,13 @@
 # requires-python = ">=3.10"
 # dependencies = ["llama-cpp-python>=0.3.16"]
 # ///
-"""Decode and prefill speed on the CPU: our kernels, llama.cpp and what the machine could do, side by side.
+"""Decode and prefill speed on the CPU: compares our kernels with llama.cpp, candle and the limits of the machine.
 
-Ours is `bench_decoder` (random weights of the shape of SmolLM2-135M: the speed does not depend on their values). llama.cpp
-runs through `llama-cpp-python`, where that is installed, on the GGUF file that the demo uses and on what its own quantiser
-makes of it, and candle through `bench_candle`, where that is built (one round: it is slow). They take turns, `--rounds` times; a cell is the median over the rounds of the medians over the steps (with
-`--best` the best of the best, for machines that others use too). Neither samples; ours finds the largest logit.
+Our kernels run in `bench_decoder`, with random weights of the shape of SmolLM2-135M (the speed does not depend on their
+values). llama.cpp runs through `llama-cpp-python`, if that is installed, on the GGUF file of the demo and on the files that
+llama.cpp's quantiser makes from it. Candle runs through `bench_candle`, if that is built, for one round because it is slow.
+The programs alternate for `--rounds` rounds. A cell is the median over the rounds of the medians over the steps; with
+`--best`, for machines that others use too, it is the best of all. None of them samples; our program finds the largest logit.
 
     cargo build --release -p tokenrouter-kernels --example bench_decoder
     RUSTFLAGS="-C target-cpu=native" cargo build --release --target-dir target/native -p tokenrouter-engine --example bench_candle
@@ -25,9 +26,9 @@ import sys
 import tempfile
 import time
 
-# Formats by llama.cpp's number of the file type; None: the file as it is.
+# Formats and llama.cpp's number of the file type. None: the unchanged file.
 FORMATS = {"q4_1": None, "q4_0": 2, "q8_0": 7, "bf16": 32, "f32": 0}
-# Which formats hold (nearly) the same weights as one of ours.
+# For each of our formats, the one that holds (nearly) the same weights.
 SAME = {"q4_1+q8_0": "q4_1", "bf16": "bf16", "f32": "f32"}
 
 
@@ -62,7 +63,7 @@ def main():
 
 
 def requantised(args, folder):
-    """Files of the formats asked for; none where llama.cpp or the model is missing."""
+    """Returns a file for each requested format; none if llama.cpp or the model is missing."""
     try:
         import llama_cpp  # noqa: PLC0415: optional
     except ImportError:
@@ -88,14 +89,14 @@ def requantised(args, folder):
 
 
 def silence(llama):
-    """Drops llama.cpp's log, while the result lives."""
+    """Drops llama.cpp's log as long as the returned object is alive."""
     callback = llama.llama_log_callback(lambda level, text, data: None)
     llama.llama_log_set(callback, None)
     return callback
 
 
 def measure(args, files):
-    """Lets everybody take turns; returns the machine's bounds and one row per phase."""
+    """Runs the programs alternately. Returns the limits of the machine and one row per phase."""
     shared = ["--threads", args.threads, "--batch", args.batch, "--ctx", args.ctx, "--prefill", args.prefill,
               "--runs", str(args.runs)]
     bounds, ours, theirs = [], {}, {}
@@ -127,7 +128,7 @@ def measure(args, files):
 
 
 def candles(args):
-    """Candle's speeds on the same file; none where the example or the model is missing."""
+    """Candle's speeds on the same file; none if the example or the model is missing."""
     if not (pathlib.Path(args.candle).exists() and args.model.exists()):
         print(f"{args.candle} or the model is missing: candle's column is left out", file=sys.stderr)
         return {}
@@ -161,7 +162,7 @@ def table(rows, formats):
 
 
 def child(args):
-    """llama.cpp alone, in a process of its own: prints one JSON line per phase."""
+    """Runs llama.cpp alone in its own process, and prints one JSON line per phase."""
     import llama_cpp as llama  # noqa: PLC0415: only the child needs it
 
     llama.llama_backend_init()
@@ -193,7 +194,7 @@ def context(llama, model, threads, sequences, positions):
 
 
 def step(llama, ctx, rows):
-    """One forward pass over (token, position, sequence, wants logits)."""
+    """Runs one forward pass over (token, position, sequence, wants logits)."""
     batch = llama.llama_batch_init(len(rows), 0, 1)
     batch.n_tokens = len(rows)
     for i, (token, position, sequence, wanted) in enumerate(rows):

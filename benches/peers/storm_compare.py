@@ -3,11 +3,11 @@
 # requires-python = ">=3.10"
 # dependencies = ["stormpy>=2.0"]
 # ///
-"""Solve one threshold chain here and in the Storm model checker, side by side.
+"""Solves one threshold chain with this project and with the Storm model checker, and compares them.
 
-The chain is explored, solved and exported (DRN) by `trbench optimize`; Storm imports the export and computes the two
-long-run averages (tokens and time per event) whose ratio is the throughput. Both run on the same machine, one after the
-other, each in a process of its own.
+`trbench optimize` explores, solves and exports the chain (DRN). Storm imports the export and computes the two long-run
+averages (tokens and time per event) whose ratio is the throughput. Both run on the same machine, one after the other, each
+in its own process.
 
     python benches/peers/storm_compare.py --trbench target/release/trbench            # 658 298 states
     python benches/peers/storm_compare.py --trbench target/release/trbench --small    # 14 257 states

@@ -16,13 +16,13 @@ fn emulation() {
         .std("c++17")
         .opt_level(2)
         .warnings(false)
-        // Multiplications and additions are fused where the source says so, as for the GPU.
+        // As on the GPU, multiplications and additions are fused only where the source says so.
         .flag("-ffp-contract=off")
         .file("cuda/emulation.cpp")
         .compile("tokenrouter_emulation");
 }
 
-/// Machine code for these, and PTX of the last one for later ones.
+/// Compute capabilities with machine code. Later ones use the PTX of the last.
 #[cfg(feature = "cuda")]
 const ARCHITECTURES: [&str; 2] = ["80", "90"];
 
@@ -36,7 +36,7 @@ fn cuda() {
     }
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
     let in_home = |home: PathBuf| home.join("bin/nvcc");
-    // Where `just cuda-toolkit` puts it.
+    // The folder that `just cuda-toolkit` uses.
     let fetched = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/cuda/nvidia/cu13");
     let fetched = in_home(fetched);
     let nvcc = variable("NVCC")

@@ -12,10 +12,11 @@ use tokenrouter_dtmc::{
 fn build(c: &mut Criterion) {
     let mut group = c.benchmark_group("build");
     group.sample_size(10);
-    for (name, model) in [("two-16", two(16)), ("two-64", two(64)), ("three-4-coarse", three(4, 0.5))] {
-        let eager = Thresholds::eager(model.models());
-        group
-            .bench_function(name, |b| b.iter(|| Chain::build(&model, &eager, &SolveOptions::default()).expect("fits")));
+    for (name, system) in [("two-16", two(16)), ("two-64", two(64)), ("three-4-coarse", three(4, 0.5))] {
+        let eager = Thresholds::eager(system.models());
+        group.bench_function(name, |b| {
+            b.iter(|| Chain::build(&system, &eager, &SolveOptions::default()).expect("fits"));
+        });
     }
     group.finish();
 }
@@ -25,8 +26,8 @@ fn stationary(c: &mut Criterion) {
     group.sample_size(10);
     let cases =
         [("two-8 (3453 states)", two(8)), ("two-16 (14257 states)", two(16)), ("three-4-coarse", three(4, 0.5))];
-    for (name, model) in cases {
-        let chain = Chain::build(&model, &Thresholds::eager(model.models()), &SolveOptions::default()).expect("fits");
+    for (name, system) in cases {
+        let chain = Chain::build(&system, &Thresholds::eager(system.models()), &SolveOptions::default()).expect("fits");
         for method in [Method::CutSet, Method::Sweeps, Method::Power, Method::SparseLu] {
             // Power iteration needs thousands of products on near-periodic chains; sparse LU fills in on large ones.
             if chain.len() > 4000 && matches!(method, Method::Power | Method::SparseLu) {
@@ -44,9 +45,9 @@ fn stationary(c: &mut Criterion) {
 fn whole(c: &mut Criterion) {
     let mut group = c.benchmark_group("whole");
     group.sample_size(10);
-    let model = two(16);
+    let system = two(16);
     group.bench_function("optimize two-16", |b| {
-        b.iter(|| optimize(&model, &SearchOptions::default()).expect("solvable"));
+        b.iter(|| optimize(&system, &SearchOptions::default()).expect("solvable"));
     });
     let small = two(8);
     let best = Thresholds::new([1, 7]);

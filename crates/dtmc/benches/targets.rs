@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Instant;
 use systems::{three, two};
 use tokenrouter_dtmc::{
-    Model, SearchOptions, SolveOptions, Strategy, Thresholds, certify, optimize, solve, threshold_table,
+    ClosedSystem, SearchOptions, SolveOptions, Strategy, Thresholds, certify, optimize, solve, threshold_table,
 };
 
 /// Variable that tells a child process which case to run.
@@ -33,15 +33,15 @@ const CASES: [Case; 9] = [
     Case { name: "certify M=2 N=16", target: "-", run: || certificate(&two(16), Thresholds::new([1, 13])) },
 ];
 
-fn search(model: &Model, strategy: Strategy) -> String {
-    let found = optimize(model, &SearchOptions { strategy, ..SearchOptions::default() }).expect("solvable");
+fn search(system: &ClosedSystem, strategy: Strategy) -> String {
+    let found = optimize(system, &SearchOptions { strategy, ..SearchOptions::default() }).expect("solvable");
     let best = &found.best;
     let width = if best.half_width() > 0.0 { format!(" ± {:.2}", best.half_width()) } else { String::new() };
     format!("{} {:.4}{width}, {:?}", best.thresholds(), best.throughput_tok_s(), found.strategy)
 }
 
-fn one(model: &Model) -> String {
-    match solve(model, &Thresholds::eager(model.models()), &SolveOptions::default()) {
+fn one(system: &ClosedSystem) -> String {
+    match solve(system, &Thresholds::eager(system.models()), &SolveOptions::default()) {
         Ok(s) => {
             format!("{:.10}, {} `{}` sweeps, residual {:.0e}", s.throughput_tok_s(), s.iterations, s.method, s.residual)
         }
@@ -49,13 +49,13 @@ fn one(model: &Model) -> String {
     }
 }
 
-fn table(model: &Model) -> String {
-    let rows = threshold_table(model, &SearchOptions::default()).expect("solvable");
+fn table(system: &ClosedSystem) -> String {
+    let rows = threshold_table(system, &SearchOptions::default()).expect("solvable");
     format!("{} rows, last {}", rows.len(), rows[rows.len() - 1])
 }
 
-fn certificate(model: &Model, thresholds: Thresholds) -> String {
-    let c = certify(model, &thresholds, &SolveOptions::default()).expect("solvable");
+fn certificate(system: &ClosedSystem, thresholds: Thresholds) -> String {
+    let c = certify(system, &thresholds, &SolveOptions::default()).expect("solvable");
     format!("{:.4} to {:.4}, {} states", c.policy_tok_s, c.upper_bound_tok_s, c.states)
 }
 

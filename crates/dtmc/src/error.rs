@@ -8,9 +8,9 @@ use crate::estimate::SizeEstimate;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A model description that breaks a rule: wrong shape, bad number, impossible quantum.
+    /// A system whose description breaks a rule: wrong shape, bad number, impossible quantum.
     #[error("{place}: {problem}; allowed: {allowed}")]
-    InvalidModel {
+    InvalidSystem {
         /// Where in the input, for example `P row 1`.
         place: String,
         /// What was found there.
@@ -125,8 +125,8 @@ impl Error {
         !matches!(self, Self::NotConverged { .. } | Self::Write { .. })
     }
 
-    pub(crate) fn model(place: impl Into<String>, problem: impl Into<String>, allowed: impl Into<String>) -> Self {
-        Self::InvalidModel { place: place.into(), problem: problem.into(), allowed: allowed.into() }
+    pub(crate) fn system(place: impl Into<String>, problem: impl Into<String>, allowed: impl Into<String>) -> Self {
+        Self::InvalidSystem { place: place.into(), problem: problem.into(), allowed: allowed.into() }
     }
 
     pub(crate) fn option(option: &str, problem: impl Into<String>, allowed: impl Into<String>) -> Self {

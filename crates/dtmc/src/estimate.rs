@@ -6,8 +6,8 @@
 //! milliseconds, give the factor and the power with which states follow it. Exploration is bounded as well, so a wrong
 //! estimate costs time, never the machine.
 
-use crate::chain::{Limits, Stop, Workspace, compositions, estimate_bytes};
-use crate::{Error, Model, SolveOptions, Thresholds};
+use crate::chain::{ChainLimits, Stop, Workspace, compositions, estimate_bytes};
+use crate::{ClosedSystem, Error, SolveOptions, Thresholds};
 use serde::Serialize;
 use std::fmt;
 
@@ -78,7 +78,7 @@ impl SizeEstimate {
     }
 
     /// The refusal of a chain of this size, with what would fit.
-    pub(crate) fn refuse(self, model: &Model, thresholds: &Thresholds, options: &SolveOptions) -> Error {
+    pub(crate) fn refuse(self, system: &ClosedSystem, thresholds: &Thresholds, options: &SolveOptions) -> Error {
         let limit = format!(
             "limits are {} states and {}",
             significant(options.max_states as f64),
@@ -86,8 +86,8 @@ impl SizeEstimate {
         );
         let shrink = (options.max_states as f64 / self.states).min(options.memory_bytes() as f64 / self.bytes);
         let fitting = if self.exponent > 0.05 && shrink > 0.0 {
-            let quantum = model.quantum_ms() * shrink.powf(-1.0 / self.exponent);
-            let shortest = (0..model.models()).map(|index| shortest_ms(model, index)).fold(f64::INFINITY, f64::min);
+            let quantum = system.quantum_ms() * shrink.powf(-1.0 / self.exponent);
+            let shortest = (0..system.models()).map(|index| shortest_ms(system, index)).fold(f64::INFINITY, f64::min);
             (quantum <= shortest).then(|| format!("a quantum of about {} ms would fit", two_digits_up(quantum)))
         } else {
             None
@@ -101,9 +101,9 @@ impl SizeEstimate {
     }
 }
 
-fn shortest_ms(model: &Model, index: usize) -> f64 {
-    (1..=model.largest_batch(index)).map(|batch| f64::from(model.quanta(index, batch))).fold(f64::INFINITY, f64::min)
-        * model.quantum_ms()
+fn shortest_ms(system: &ClosedSystem, index: usize) -> f64 {
+    (1..=system.largest_batch(index)).map(|batch| f64::from(system.quanta(index, batch))).fold(f64::INFINITY, f64::min)
+        * system.quantum_ms()
 }
 
 /// Rounds up to two significant digits.
@@ -114,28 +114,38 @@ fn two_digits_up(value: f64) -> String {
 }
 
 /// Estimate for checked thresholds; at least `found` states.
-pub(crate) fn estimate_from(model: &Model, thresholds: &Thresholds, found: usize) -> SizeEstimate {
-    let key_bytes = if crate::chain::Layout::new(model).map_or(128, |layout| layout.bits) <= 64 { 8 } else { 16 };
-    let Some((states, nonzeros, exponent)) = by_quantum(model, thresholds).or_else(|| by_requests(model, thresholds))
-    else {
-        return SizeEstimate::of(found as f64, found as f64, key_bytes, model.models() as f64 - 1.0);
+pub(crate) fn estimate_from(system: &ClosedSystem, thresholds: &Thresholds, found: usize) -> SizeEstimate {
+    let key_bytes = if crate::chain::Layout::new(system).map_or(128, |layout| layout.bits) <= 64 { 8 } else { 16 };
+    let size = by_quantum(system, thresholds).or_else(|| by_requests(system, thresholds));
+    let Some(Size { states, nonzeros, exponent }) = size else {
+        return SizeEstimate::of(found as f64, found as f64, key_bytes, system.models() as f64 - 1.0);
     };
     // The first event alone spreads `N` requests over all targets of the first routing state.
-    let targets = model.routing()[0].iter().filter(|&&p| p > 0.0).count();
-    let floor = compositions(model.concurrency(), targets).max(found as f64);
-    let exponent = if states < floor && exponent == 0.0 { model.models() as f64 - 1.0 } else { exponent };
+    let targets = system.routing()[0].iter().filter(|&&p| p > 0.0).count();
+    let floor = compositions(system.concurrency(), targets).max(found as f64);
+    let exponent = if states < floor && exponent == 0.0 { system.models() as f64 - 1.0 } else { exponent };
     SizeEstimate::of(states.max(floor), nonzeros.max(floor), key_bytes, exponent)
 }
 
-/// States, transitions and exponent from chains with coarse quanta; `None` when even the coarsest is too large to count.
-fn by_quantum(model: &Model, thresholds: &Thresholds) -> Option<(f64, f64, f64)> {
-    let longest = (0..model.models()).map(|index| model.largest_quanta(index)).max().unwrap_or(1);
+/// The size of a chain, counted or extrapolated.
+struct Size {
+    states: f64,
+    nonzeros: f64,
+    /// Of the growth with `1 / quantum`; 0 when counted at the system's own quantum.
+    exponent: f64,
+}
+
+/// The size from chains with coarse quanta; `None` when even the coarsest is too large to count.
+fn by_quantum(system: &ClosedSystem, thresholds: &Thresholds) -> Option<Size> {
+    let longest = (0..system.models()).map(|index| system.largest_quanta(index)).max().unwrap_or(1);
     let mut points: Vec<Point> = Vec::new();
-    // From quanta of a fifth of the slowest step to the model's own.
+    // From quanta of a fifth of the slowest step to the system's own.
     let mut divisor = (f64::from(longest) / 5.0).max(1.0);
     loop {
-        match probe(model, thresholds, divisor) {
-            Probe::Size(point) if divisor == 1.0 => return Some((point.states, point.nonzeros, 0.0)),
+        match probe(system, thresholds, divisor) {
+            Probe::Size(point) if divisor == 1.0 => {
+                return Some(Size { states: point.states, nonzeros: point.nonzeros, exponent: 0.0 });
+            }
             Probe::Size(point) => points.push(point),
             Probe::TooLarge => break,
             Probe::Impossible => (),
@@ -145,24 +155,27 @@ fn by_quantum(model: &Model, thresholds: &Thresholds) -> Option<(f64, f64, f64)>
         }
         divisor = (divisor / 1.6).max(1.0);
     }
-    extrapolate(&points, model)
+    extrapolate(&points, system)
 }
 
 /// The same from fewer requests (and thresholds in proportion), extrapolated by the growth over the last halving.
-fn by_requests(model: &Model, thresholds: &Thresholds) -> Option<(f64, f64, f64)> {
+fn by_requests(system: &ClosedSystem, thresholds: &Thresholds) -> Option<Size> {
     let smaller = |shift: u32| {
-        let requests = model.concurrency() >> shift;
+        let requests = system.concurrency() >> shift;
         let scaled: Vec<u32> = thresholds.as_slice().iter().map(|&b| 1 + ((b - 1) >> shift)).collect();
-        let smaller = model.with_concurrency(requests.max(1)).ok()?;
+        let smaller = system.with_concurrency(requests.max(1)).ok()?;
         by_quantum(&smaller, &Thresholds::new(scaled))
     };
-    let depth = model.concurrency().ilog2();
-    let (shift, (states, nonzeros, exponent)) = (1..depth).find_map(|shift| Some((shift, smaller(shift)?)))?;
-    let (fewer_states, fewer_nonzeros, fewer_exponent) = smaller(shift + 1)?;
+    let depth = system.concurrency().ilog2();
+    let (shift, more) = (1..depth).find_map(|shift| Some((shift, smaller(shift)?)))?;
+    let fewer = smaller(shift + 1)?;
     let power = f64::from(shift);
-    let exponent = if exponent > 0.0 { exponent } else { fewer_exponent };
-    let growth = |more: f64, fewer: f64| (more / fewer).max(1.0).powf(power);
-    Some((states * growth(states, fewer_states), nonzeros * growth(nonzeros, fewer_nonzeros), exponent))
+    let grown = |more: f64, fewer: f64| more * (more / fewer).max(1.0).powf(power);
+    Some(Size {
+        states: grown(more.states, fewer.states),
+        nonzeros: grown(more.nonzeros, fewer.nonzeros),
+        exponent: if more.exponent > 0.0 { more.exponent } else { fewer.exponent },
+    })
 }
 
 /// A counted chain, and the number of relative phases of its clocks.
@@ -173,8 +186,8 @@ struct Point {
 }
 
 /// Relative phases of the clocks: the elementary symmetric sum of degree `M - 1` of the steps over their common divisor.
-fn phases(model: &Model) -> f64 {
-    let steps: Vec<u32> = (0..model.models()).map(|index| model.largest_quanta(index)).collect();
+fn phases(system: &ClosedSystem) -> f64 {
+    let steps: Vec<u32> = (0..system.models()).map(|index| system.largest_quanta(index)).collect();
     let divisor = steps.iter().fold(0, |a, &b| gcd(a, b));
     let steps: Vec<f64> = steps.iter().map(|&step| f64::from(step / divisor)).collect();
     let product: f64 = steps.iter().product();
@@ -191,14 +204,14 @@ enum Probe {
     Impossible,
 }
 
-fn probe(model: &Model, thresholds: &Thresholds, divisor: f64) -> Probe {
-    let shortest = (0..model.models()).map(|index| shortest_ms(model, index)).fold(f64::INFINITY, f64::min);
-    let quantum = model.quantum_ms() * divisor;
+fn probe(system: &ClosedSystem, thresholds: &Thresholds, divisor: f64) -> Probe {
+    let shortest = (0..system.models()).map(|index| shortest_ms(system, index)).fold(f64::INFINITY, f64::min);
+    let quantum = system.quantum_ms() * divisor;
     if divisor > 1.0 && quantum > shortest {
         return Probe::Impossible;
     }
-    let coarse = if divisor > 1.0 { model.with_quantum_ms(quantum) } else { Ok(model.clone()) };
-    let limits = Limits { states: PROBE_STATES, bytes: PROBE_BYTES };
+    let coarse = if divisor > 1.0 { system.with_quantum_ms(quantum) } else { Ok(system.clone()) };
+    let limits = ChainLimits { states: PROBE_STATES, bytes: PROBE_BYTES };
     let Ok((coarse, mut workspace)) = coarse.and_then(|coarse| Workspace::new(&coarse).map(|made| (coarse, made)))
     else {
         return Probe::Impossible;
@@ -214,10 +227,10 @@ fn probe(model: &Model, thresholds: &Thresholds, divisor: f64) -> Probe {
     }
 }
 
-/// States and transitions at the model's own quantum, by a power of the phases (at most one) fitted to the last points;
+/// States and transitions at the system's own quantum, by a power of the phases (at most one) fitted to the last points;
 /// and the exponent of the growth with `1 / quantum`.
-fn extrapolate(points: &[Point], model: &Model) -> Option<(f64, f64, f64)> {
-    let degree = model.models() as f64 - 1.0;
+fn extrapolate(points: &[Point], system: &ClosedSystem) -> Option<Size> {
+    let degree = system.models() as f64 - 1.0;
     let last = points.last()?;
     let recent = &points[points.len().saturating_sub(4)..];
     let count = recent.len() as f64;
@@ -228,8 +241,8 @@ fn extrapolate(points: &[Point], model: &Model) -> Option<(f64, f64, f64)> {
         (cov + x * (point.states.ln() - mean_y), var + x * x)
     });
     let power = if variance > 1e-6 { (covariance / variance).clamp(0.05, 1.0) } else { 1.0 };
-    let growth = (phases(model) / last.phases).max(1.0).powf(power);
-    Some((last.states * growth, last.nonzeros * growth, power * degree))
+    let growth = (phases(system) / last.phases).max(1.0).powf(power);
+    Some(Size { states: last.states * growth, nonzeros: last.nonzeros * growth, exponent: power * degree })
 }
 
 /// Half of what the operating system says is available, or 2 GiB when it doesn't say.

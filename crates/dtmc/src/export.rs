@@ -3,8 +3,9 @@
 //! In every format a state carries two rewards: `tokens`, the expected tokens committed by the event that ends the stay,
 //! and `time`, the quanta until then. Throughput is the ratio of their long-run averages, divided by the quantum.
 
-use crate::{Chain, Error, Model};
-use serde_json::json;
+use crate::{Chain, ClosedSystem, Error, StateView};
+use serde::{Serialize, Serializer};
+use serde_json::ser::Formatter;
 use std::io::{self, Write};
 
 /// Single-file formats.
@@ -50,11 +51,11 @@ impl PrismFile {
 ///
 /// # Errors
 /// [`Error::Write`] when the writer fails.
-pub fn export(model: &Model, chain: &Chain, format: ExportFormat, out: &mut dyn Write) -> Result<(), Error> {
+pub fn export(system: &ClosedSystem, chain: &Chain, format: ExportFormat, out: &mut dyn Write) -> Result<(), Error> {
     let (name, result) = match format {
-        ExportFormat::Drn => ("DRN", drn(model, chain, out)),
-        ExportFormat::Dot => ("dot", dot(model, chain, out)),
-        ExportFormat::Json => ("JSON", json_text(model, chain, out)),
+        ExportFormat::Drn => ("DRN", drn(system, chain, out)),
+        ExportFormat::Dot => ("dot", dot(system, chain, out)),
+        ExportFormat::Json => ("JSON", json_text(system, chain, out)),
     };
     written(name, result)
 }
@@ -63,12 +64,12 @@ pub fn export(model: &Model, chain: &Chain, format: ExportFormat, out: &mut dyn 
 ///
 /// # Errors
 /// [`Error::Write`] when the writer fails.
-pub fn export_prism(model: &Model, chain: &Chain, file: PrismFile, out: &mut dyn Write) -> Result<(), Error> {
+pub fn export_prism(system: &ClosedSystem, chain: &Chain, file: PrismFile, out: &mut dyn Write) -> Result<(), Error> {
     let result = match file {
         PrismFile::Transitions => transitions(chain, out),
-        PrismFile::States => states(model, chain, out),
+        PrismFile::States => states(system, chain, out),
         PrismFile::Labels => writeln!(out, "0=\"init\" 1=\"deadlock\"\n{}: 0", chain.initial()),
-        PrismFile::TokenRewards => rewards("tokens", chain, out, |state| chain.tokens(model, state)),
+        PrismFile::TokenRewards => rewards("tokens", chain, out, |state| chain.tokens(system, state)),
         PrismFile::TimeRewards => rewards("time", chain, out, |state| f64::from(chain.elapsed(state))),
     };
     written("PRISM", result)
@@ -101,9 +102,9 @@ fn transitions(chain: &Chain, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn states(model: &Model, chain: &Chain, out: &mut dyn Write) -> io::Result<()> {
-    let counts = |prefix: &'static str| (0..model.routing_states()).map(move |state| format!("{prefix}{state}"));
-    let clocks = (0..model.models()).map(|index| format!("t{index}"));
+fn states(system: &ClosedSystem, chain: &Chain, out: &mut dyn Write) -> io::Result<()> {
+    let counts = |prefix: &'static str| (0..system.routing_states()).map(move |state| format!("{prefix}{state}"));
+    let clocks = (0..system.models()).map(|index| format!("t{index}"));
     let names: Vec<String> = counts("w").chain(counts("r")).chain(clocks).collect();
     writeln!(out, "({})", names.join(","))?;
     for state in 0..chain.len() {
@@ -122,7 +123,7 @@ fn rewards(name: &str, chain: &Chain, out: &mut dyn Write, reward: impl Fn(usize
     values.iter().try_for_each(|&(state, value)| writeln!(out, "{state} {}", number(value)))
 }
 
-fn drn(model: &Model, chain: &Chain, out: &mut dyn Write) -> io::Result<()> {
+fn drn(system: &ClosedSystem, chain: &Chain, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
         "@type: DTMC\n@parameters\n\n@reward_models\ntokens time\n@nr_states\n{0}\n@nr_choices\n{0}\n@model",
@@ -130,7 +131,7 @@ fn drn(model: &Model, chain: &Chain, out: &mut dyn Write) -> io::Result<()> {
     )?;
     for state in 0..chain.len() {
         let init = if state == chain.initial() { " init" } else { "" };
-        writeln!(out, "state {state} [{}, {}]{init}", number(chain.tokens(model, state)), chain.elapsed(state))?;
+        writeln!(out, "state {state} [{}, {}]{init}", number(chain.tokens(system, state)), chain.elapsed(state))?;
         writeln!(out, "\taction 0")?;
         for (column, p) in sorted_row(chain, state) {
             writeln!(out, "\t\t{column} : {}", number(p))?;
@@ -139,11 +140,11 @@ fn drn(model: &Model, chain: &Chain, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn dot(model: &Model, chain: &Chain, out: &mut dyn Write) -> io::Result<()> {
+fn dot(system: &ClosedSystem, chain: &Chain, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "digraph chain {{\n  node [shape=box, fontname=monospace];")?;
     for state in 0..chain.len() {
         let view = chain.state(state);
-        let (elapsed, tokens) = (chain.elapsed(state), chain.tokens(model, state));
+        let (elapsed, tokens) = (chain.elapsed(state), chain.tokens(system, state));
         writeln!(
             out,
             "  s{state} [label=\"w {:?} r {:?}\\nt {:?}\\n{elapsed} quanta, {tokens:.4} tokens\"];",
@@ -156,16 +157,69 @@ fn dot(model: &Model, chain: &Chain, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "}}")
 }
 
-fn json_text(model: &Model, chain: &Chain, out: &mut dyn Write) -> io::Result<()> {
-    let header = json!({"states": chain.len(), "nonzeros": chain.matrix().nonzeros(), "initial": chain.initial(),
-        "quantum_ms": model.quantum_ms()});
-    let header = header.to_string();
-    writeln!(out, "{},\"chain\":[", header.trim_end_matches('}'))?;
-    for state in 0..chain.len() {
-        let view = chain.state(state);
-        let line = json!({"id": state, "waiting": view.waiting, "running": view.running, "remaining": view.remaining,
-            "quanta": chain.elapsed(state), "tokens": chain.tokens(model, state), "row": sorted_row(chain, state)});
-        writeln!(out, "{line}{}", if state + 1 < chain.len() { "," } else { "" })?;
+/// The JSON export: the header's keys and `chain`, a list with an object for every state.
+#[derive(Serialize)]
+struct Document<'a> {
+    states: usize,
+    nonzeros: usize,
+    initial: usize,
+    quantum_ms: f64,
+    #[serde(serialize_with = "each_state")]
+    chain: ExportedChain<'a>,
+}
+
+struct ExportedChain<'a> {
+    system: &'a ClosedSystem,
+    chain: &'a Chain,
+}
+
+#[derive(Serialize)]
+struct ExportedState {
+    id: usize,
+    waiting: Vec<u32>,
+    running: Vec<u32>,
+    remaining: Vec<u32>,
+    quanta: u32,
+    tokens: f64,
+    row: Vec<(u32, f64)>,
+}
+
+/// Writes state after state, without a copy of the chain.
+fn each_state<S: Serializer>(exported: &ExportedChain<'_>, serializer: S) -> Result<S::Ok, S::Error> {
+    let ExportedChain { system, chain } = exported;
+    serializer.collect_seq((0..chain.len()).map(|id| {
+        let StateView { waiting, running, remaining } = chain.state(id);
+        let (quanta, tokens) = (chain.elapsed(id), chain.tokens(system, id));
+        ExportedState { id, waiting, running, remaining, quanta, tokens, row: sorted_row(chain, id) }
+    }))
+}
+
+/// Compact JSON with a line for every object within the document.
+#[derive(Default)]
+struct LinePerState {
+    depth: usize,
+}
+
+impl Formatter for LinePerState {
+    fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.depth += 1;
+        writer.write_all(if self.depth > 1 { b"\n{" } else { b"{" })
     }
-    writeln!(out, "]}}")
+
+    fn end_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.depth -= 1;
+        writer.write_all(b"}")
+    }
+}
+
+fn json_text(system: &ClosedSystem, chain: &Chain, out: &mut dyn Write) -> io::Result<()> {
+    let document = Document {
+        states: chain.len(),
+        nonzeros: chain.matrix().nonzeros(),
+        initial: chain.initial(),
+        quantum_ms: system.quantum_ms(),
+        chain: ExportedChain { system, chain },
+    };
+    document.serialize(&mut serde_json::Serializer::with_formatter(&mut *out, LinePerState::default()))?;
+    writeln!(out)
 }

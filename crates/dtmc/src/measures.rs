@@ -1,6 +1,6 @@
 //! Throughput and per-model measures from a stationary distribution.
 
-use crate::{Chain, Model};
+use crate::{Chain, ClosedSystem};
 use serde::Serialize;
 
 /// What one model does in the long run.
@@ -59,18 +59,18 @@ impl Totals {
         }
     }
 
-    pub(crate) fn measures(&self, model: &Model) -> Measures {
-        let seconds = self.quanta * model.quantum_ms() / 1000.0;
+    pub(crate) fn measures(&self, system: &ClosedSystem) -> Measures {
+        let seconds = self.quanta * system.quantum_ms() / 1000.0;
         let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
         let tokens: f64 = self.tokens.iter().sum();
         let throughput_tok_s = tokens / seconds;
-        let models = (0..model.models())
+        let models = (0..system.models())
             .map(|index| ModelMeasures {
                 utilisation: self.busy[index] / self.quanta,
                 mean_batch: ratio(self.steps[index], self.batches[index]),
                 batches_per_s: self.batches[index] / seconds,
                 steps_per_s: self.steps[index] / seconds,
-                mean_wait_ms: ratio(self.queue[index] * model.quantum_ms(), self.steps[index]),
+                mean_wait_ms: ratio(self.queue[index] * system.quantum_ms(), self.steps[index]),
                 mean_queue: self.queue[index] / self.quanta,
                 tokens_per_s: self.tokens[index] / seconds,
                 token_share: ratio(self.tokens[index], tokens),
@@ -78,21 +78,21 @@ impl Totals {
             .collect();
         Measures {
             throughput_tok_s,
-            time_per_token_ms: ratio(f64::from(model.concurrency()) * 1000.0, throughput_tok_s),
+            time_per_token_ms: ratio(f64::from(system.concurrency()) * 1000.0, throughput_tok_s),
             models,
         }
     }
 }
 
 /// Measures of a chain under the distribution `pi` over its states.
-pub(crate) fn measure(model: &Model, chain: &Chain, pi: &[f64]) -> Measures {
-    let tokens_per_step: Vec<f64> = (0..model.routing_states()).map(|state| model.tokens_per_step(state)).collect();
-    let mut totals = Totals::new(model.models());
+pub(crate) fn measure(system: &ClosedSystem, chain: &Chain, pi: &[f64]) -> Measures {
+    let tokens_per_step: Vec<f64> = (0..system.routing_states()).map(|state| system.tokens_per_step(state)).collect();
+    let mut totals = Totals::new(system.models());
     for (state, &mass) in pi.iter().enumerate().filter(|&(_, &mass)| mass > 0.0) {
         let elapsed = chain.elapsed(state);
         let weight = mass * f64::from(elapsed);
         totals.quanta += weight;
-        for index in 0..model.models() {
+        for index in 0..system.models() {
             let remaining = chain.remaining(state, index);
             if remaining > 0 {
                 totals.busy[index] += weight;
@@ -101,7 +101,7 @@ pub(crate) fn measure(model: &Model, chain: &Chain, pi: &[f64]) -> Measures {
                 totals.batches[index] += mass;
             }
         }
-        for (routing_state, &index) in model.state_models().iter().enumerate() {
+        for (routing_state, &index) in system.state_models().iter().enumerate() {
             let (waiting, running) = chain.counts(state, routing_state);
             totals.queue[index] += weight * f64::from(waiting);
             if chain.remaining(state, index) == elapsed {
@@ -110,5 +110,5 @@ pub(crate) fn measure(model: &Model, chain: &Chain, pi: &[f64]) -> Measures {
             }
         }
     }
-    totals.measures(model)
+    totals.measures(system)
 }

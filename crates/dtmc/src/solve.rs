@@ -1,8 +1,10 @@
-//! From a model and thresholds to a number with its evidence.
+//! From a system and thresholds to a number with its evidence.
 
-use crate::chain::{Limits, Stop, Workspace};
+use crate::chain::{ChainLimits, Workspace};
 use crate::measures::{Measures, measure};
-use crate::{Chain, Classes, Error, Method, Model, Stationary, Thresholds, Tolerance, TransitionMatrix, classes};
+use crate::{
+    Chain, Classes, ClosedSystem, Error, Method, Stationary, Thresholds, Tolerance, TransitionMatrix, classes,
+};
 use serde::Serialize;
 
 /// Options of [`solve`] and of every exact evaluation in a search.
@@ -39,8 +41,8 @@ impl SolveOptions {
         self.memory_limit.unwrap_or_else(crate::estimate::default_memory_limit)
     }
 
-    pub(crate) fn limits(&self) -> Limits {
-        Limits { states: self.max_states, bytes: self.memory_bytes() }
+    pub(crate) fn limits(&self) -> ChainLimits {
+        ChainLimits { states: self.max_states, bytes: self.memory_bytes() }
     }
 }
 
@@ -74,28 +76,24 @@ impl Solution {
     }
 }
 
-/// Builds the exact chain of `model` under `thresholds` and solves it.
+/// Builds the exact chain of `system` under `thresholds` and solves it.
 ///
 /// ```
-/// use tokenrouter_dtmc::{Model, SolveOptions, Thresholds, solve};
-/// let model = Model::builder()
-///     .latencies_ms([6.0, 27.9])
-///     .routing(vec![vec![0.35, 0.65], vec![1.0, 0.0]])
-///     .commits(vec![vec![1.0, 0.0], vec![1.0, 0.0]])
-///     .concurrency(8)
-///     .build()?;
-/// let solution = solve(&model, &Thresholds::new([1, 7]), &SolveOptions::default())?;
+/// use tokenrouter_dtmc::{SolveOptions, System, Thresholds, solve};
+/// let routing = vec![vec![0.35, 0.65], vec![1.0, 0.0]];
+/// let system = System { commits: Some(vec![vec![1.0, 0.0]; 2]), ..System::new([6.0, 27.9], routing) }.closed(8)?;
+/// let solution = solve(&system, &Thresholds::new([1, 7]), &SolveOptions::default())?;
 /// assert!((solution.throughput_tok_s() - 281.8128134192).abs() < 1e-8);
 /// assert_eq!((solution.states, solution.nonzeros), (18, 58));
 /// # Ok::<(), tokenrouter_dtmc::Error>(())
 /// ```
 ///
 /// # Errors
-/// Thresholds that don't suit the model or can deadlock; a chain over the limits, with an estimate of its size; several
+/// Thresholds that don't suit the system or can deadlock; a chain over the limits, with an estimate of its size; several
 /// recurrent classes; a stationary method that doesn't reach the tolerance.
-pub fn solve(model: &Model, thresholds: &Thresholds, options: &SolveOptions) -> Result<Solution, Error> {
-    let chain = Chain::build(model, thresholds, options)?;
-    solve_chain(model, thresholds, &chain, options)
+pub fn solve(system: &ClosedSystem, thresholds: &Thresholds, options: &SolveOptions) -> Result<Solution, Error> {
+    let chain = Chain::build(system, thresholds, options)?;
+    solve_chain(system, thresholds, &chain, options)
 }
 
 /// As [`solve`], for a chain that was built before.
@@ -103,7 +101,7 @@ pub fn solve(model: &Model, thresholds: &Thresholds, options: &SolveOptions) -> 
 /// # Errors
 /// Several recurrent classes, or a stationary method that doesn't reach the tolerance.
 pub fn solve_chain(
-    model: &Model,
+    system: &ClosedSystem,
     thresholds: &Thresholds,
     chain: &Chain,
     options: &SolveOptions,
@@ -111,7 +109,7 @@ pub fn solve_chain(
     let (stationary, transient) = stationary(chain, options)?;
     Ok(Solution {
         thresholds: thresholds.clone(),
-        measures: measure(model, chain, &stationary.pi),
+        measures: measure(system, chain, &stationary.pi),
         states: chain.len(),
         nonzeros: chain.matrix().nonzeros(),
         transient,
@@ -156,37 +154,23 @@ fn several(chain: &Chain, found: &Classes) -> Error {
     Error::SeveralClasses { classes: found.recurrent.len(), first: example(0), second: example(1) }
 }
 
-/// Solves many vectors of one model, sharing routing distributions and buffers between them.
+/// Solves many vectors of one system, sharing routing distributions and buffers between them.
 pub(crate) struct Evaluator {
     workspace: Workspace,
 }
 
 impl Evaluator {
-    pub(crate) fn new(model: &Model) -> Result<Self, Error> {
-        Ok(Self { workspace: Workspace::new(model)? })
+    pub(crate) fn new(system: &ClosedSystem) -> Result<Self, Error> {
+        Ok(Self { workspace: Workspace::new(system)? })
     }
 
     pub(crate) fn solve(
         &mut self,
-        model: &Model,
+        system: &ClosedSystem,
         thresholds: &Thresholds,
         options: &SolveOptions,
     ) -> Result<Solution, Error> {
-        let chain = self.workspace.build(model, thresholds, options)?;
-        solve_chain(model, thresholds, &chain, options)
-    }
-
-    /// `None` when the chain breaks the limits of `options`; no estimate is made then.
-    pub(crate) fn solve_if_small(
-        &mut self,
-        model: &Model,
-        thresholds: &Thresholds,
-        options: &SolveOptions,
-    ) -> Option<Result<Solution, Error>> {
-        match self.workspace.explore(model, thresholds, options.start, options.limits()) {
-            Ok(chain) => Some(solve_chain(model, thresholds, &chain, options)),
-            Err(Stop::Bad(error)) => Some(Err(error)),
-            Err(Stop::Limit { .. }) => None,
-        }
+        let chain = self.workspace.build(system, thresholds, options)?;
+        solve_chain(system, thresholds, &chain, options)
     }
 }

@@ -1,6 +1,6 @@
 //! Threshold vectors: validity, feasibility, enumeration.
 
-use crate::{Error, Model};
+use crate::{ClosedSystem, Error};
 use serde::Serialize;
 use std::fmt;
 
@@ -10,7 +10,7 @@ use std::fmt;
 pub struct Thresholds(Vec<u32>);
 
 impl Thresholds {
-    /// Wraps a vector; [`Thresholds::check`] decides whether it suits a model.
+    /// Wraps a vector; [`Thresholds::check`] decides whether it suits a system.
     #[must_use]
     pub fn new(values: impl Into<Vec<u32>>) -> Self {
         Self(values.into())
@@ -34,29 +34,29 @@ impl Thresholds {
         self.0
     }
 
-    /// Checks length, range and feasibility for `model`.
+    /// Checks length, range and feasibility for `system`.
     ///
     /// # Errors
     /// [`Error::InvalidThresholds`] for a wrong shape or a zero; [`Error::Infeasible`], with a state that no event can
     /// leave, when `sum(B_i - 1) >= N`.
-    pub fn check(&self, model: &Model) -> Result<(), Error> {
+    pub fn check(&self, system: &ClosedSystem) -> Result<(), Error> {
         let invalid = |problem: String, allowed: String| {
             Err(Error::InvalidThresholds { thresholds: self.to_string(), problem, allowed })
         };
-        if self.0.len() != model.models() {
-            let problem = format!("{} values for {} models", self.0.len(), model.models());
-            return invalid(problem, format!("{} values", model.models()));
+        if self.0.len() != system.models() {
+            let problem = format!("{} values for {} models", self.0.len(), system.models());
+            return invalid(problem, format!("{} values", system.models()));
         }
         if let Some(index) = self.0.iter().position(|&b| b == 0) {
             return invalid(format!("0 for model {index}"), "1 or more".to_owned());
         }
-        if is_feasible(&self.0, model.concurrency()) {
+        if is_feasible(&self.0, system.concurrency()) {
             return Ok(());
         }
         Err(Error::Infeasible {
             thresholds: self.to_string(),
-            concurrency: model.concurrency(),
-            deadlock: deadlock_counts(&self.0, model.concurrency()),
+            concurrency: system.concurrency(),
+            deadlock: deadlock_counts(&self.0, system.concurrency()),
         })
     }
 }
@@ -100,18 +100,18 @@ fn deadlock_counts(thresholds: &[u32], n: u32) -> String {
 }
 
 /// Largest threshold worth trying for each model: its largest batch.
-fn largest(model: &Model) -> Vec<u32> {
-    (0..model.models()).map(|index| model.largest_batch(index)).collect()
+fn largest(system: &ClosedSystem) -> Vec<u32> {
+    (0..system.models()).map(|index| system.largest_batch(index)).collect()
 }
 
 /// Number of feasible vectors with `B_i <= max_batch_i`, saturating.
 #[must_use]
-pub fn count_feasible(model: &Model) -> u64 {
+pub fn count_feasible(system: &ClosedSystem) -> u64 {
     // ways[k]: vectors over the models so far with sum(B_i - 1) = k.
-    let n = model.concurrency() as usize;
+    let n = system.concurrency() as usize;
     let mut ways = vec![0_u64; n];
     ways[0] = 1;
-    for cap in largest(model) {
+    for cap in largest(system) {
         let mut next = vec![0_u64; n];
         for (used, &count) in ways.iter().enumerate().filter(|&(_, &count)| count > 0) {
             for slot in next.iter_mut().skip(used).take(cap as usize) {
@@ -125,9 +125,9 @@ pub fn count_feasible(model: &Model) -> u64 {
 
 /// All feasible vectors with `B_i <= max_batch_i`, in lexicographic order. Check [`count_feasible`] first.
 #[must_use]
-pub fn enumerate_feasible(model: &Model) -> Vec<Thresholds> {
-    let caps = largest(model);
-    let slack = model.concurrency() - 1;
+pub fn enumerate_feasible(system: &ClosedSystem) -> Vec<Thresholds> {
+    let caps = largest(system);
+    let slack = system.concurrency() - 1;
     let mut found = Vec::new();
     let mut current = vec![1_u32; caps.len()];
     loop {
@@ -152,22 +152,18 @@ pub fn enumerate_feasible(model: &Model) -> Vec<Thresholds> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::System;
 
-    fn model(n: u32, models: usize) -> Model {
-        Model::builder()
-            .latencies_ms(vec![1.0; models])
-            .routing(vec![vec![1.0 / models as f64; models]; models])
-            .concurrency(n)
-            .build()
-            .expect("valid")
+    fn system(n: u32, models: usize) -> ClosedSystem {
+        System::new(vec![1.0; models], vec![vec![1.0 / models as f64; models]; models]).closed(n).expect("valid")
     }
 
     #[test]
     fn enumeration_matches_the_binomial_count() {
         for (n, models, expected) in [(16, 2, 136), (64, 2, 2080), (16, 3, 816), (1, 3, 1), (5, 1, 5)] {
-            let model = model(n, models);
-            assert_eq!(count_feasible(&model), expected);
-            let all = enumerate_feasible(&model);
+            let system = system(n, models);
+            assert_eq!(count_feasible(&system), expected);
+            let all = enumerate_feasible(&system);
             assert_eq!(all.len() as u64, expected);
             assert!(all.iter().all(|b| is_feasible(b.as_slice(), n)));
             assert!(all.is_sorted());
@@ -176,7 +172,8 @@ mod tests {
 
     #[test]
     fn caps_bound_the_enumeration() {
-        let capped = model(6, 2).to_builder().max_batch(vec![Some(2), None]).build().expect("valid");
+        let capped = System { max_batch: Some(vec![Some(2), None]), ..system(6, 2).to_system() };
+        let capped = capped.closed(6).expect("valid");
         let all = enumerate_feasible(&capped);
         assert_eq!(all.len() as u64, count_feasible(&capped));
         assert!(all.iter().all(|b| b.as_slice()[0] <= 2));
@@ -184,7 +181,7 @@ mod tests {
 
     #[test]
     fn infeasible_vector_names_the_deadlock() {
-        let error = Thresholds::new([5, 5]).check(&model(8, 2)).expect_err("infeasible");
+        let error = Thresholds::new([5, 5]).check(&system(8, 2)).expect_err("infeasible");
         assert!(error.to_string().contains("idle with 4 and 4 waiting"), "{error}");
     }
 }

@@ -4,13 +4,14 @@
 //! a latency), and every candidate is solved exactly for every draw. The draws are the same for all candidates, so the
 //! difference between two candidates is much surer than either.
 
-use crate::simulate::rng::Stream;
+use crate::random::{Generator, stream};
 use crate::solve::Evaluator;
-use crate::{Error, Model, SolveOptions, Thresholds};
+use crate::{ClosedSystem, Error, SolveOptions, System, Thresholds};
+use rand_distr::{Distribution, Gamma, StandardNormal};
 use rayon::prelude::*;
 use serde::Serialize;
 
-/// What is known about the measurements behind a model.
+/// What is known about the measurements behind a system.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Uncertainty {
     /// Relative standard error of the latency of every model (length `M`); 0 when exact.
@@ -53,18 +54,18 @@ pub struct Spread {
 /// # Errors
 /// Shapes or numbers out of range, or a draw that can't be solved within the limits.
 pub fn propagate(
-    model: &Model,
+    system: &ClosedSystem,
     candidates: &[Thresholds],
     uncertainty: &Uncertainty,
     options: &SolveOptions,
 ) -> Result<Vec<Spread>, Error> {
-    check(model, candidates, uncertainty)?;
+    check(system, candidates, uncertainty)?;
     let options = crate::search::shared_options(options, uncertainty.draws);
-    let nominal = throughputs(model, candidates, &options)?;
+    let nominal = throughputs(system, candidates, &options)?;
     let draws: Vec<Vec<f64>> = (0..uncertainty.draws)
         .into_par_iter()
         .with_max_len(1)
-        .map(|index| throughputs(&draw(model, uncertainty, index as u64)?, candidates, &options))
+        .map(|index| throughputs(&draw(system, uncertainty, index as u64)?, candidates, &options))
         .collect::<Result<_, _>>()?;
     let tail = 0.5 * (1.0 - uncertainty.confidence);
     let spread = |k: usize| {
@@ -87,8 +88,8 @@ pub fn propagate(
     Ok((0..candidates.len()).map(spread).collect())
 }
 
-fn check(model: &Model, candidates: &[Thresholds], uncertainty: &Uncertainty) -> Result<(), Error> {
-    candidates.iter().try_for_each(|candidate| candidate.check(model))?;
+fn check(system: &ClosedSystem, candidates: &[Thresholds], uncertainty: &Uncertainty) -> Result<(), Error> {
+    candidates.iter().try_for_each(|candidate| candidate.check(system))?;
     if candidates.is_empty() {
         return Err(Error::option("candidates", "none", "at least one vector"));
     }
@@ -99,8 +100,8 @@ fn check(model: &Model, candidates: &[Thresholds], uncertainty: &Uncertainty) ->
             Err(Error::option(name, format!("{got} values"), format!("{expected} values")))
         }
     };
-    shape("latency relative error", uncertainty.latency_relative_error.len(), model.models())?;
-    shape("routing samples", uncertainty.routing_samples.len(), model.routing_states())?;
+    shape("latency relative error", uncertainty.latency_relative_error.len(), system.models())?;
+    shape("routing samples", uncertainty.routing_samples.len(), system.routing_states())?;
     if let Some(bad) = uncertainty.latency_relative_error.iter().find(|&&error| !(0.0..0.5).contains(&error)) {
         return Err(Error::option("latency relative error", bad.to_string(), "0 or above and below 0.5"));
     }
@@ -118,32 +119,37 @@ fn check(model: &Model, candidates: &[Thresholds], uncertainty: &Uncertainty) ->
     Ok(())
 }
 
-fn throughputs(model: &Model, candidates: &[Thresholds], options: &SolveOptions) -> Result<Vec<f64>, Error> {
-    let mut evaluator = Evaluator::new(model)?;
-    candidates.iter().map(|b| evaluator.solve(model, b, options).map(|solution| solution.throughput_tok_s())).collect()
+fn throughputs(system: &ClosedSystem, candidates: &[Thresholds], options: &SolveOptions) -> Result<Vec<f64>, Error> {
+    let mut evaluator = Evaluator::new(system)?;
+    candidates.iter().map(|b| evaluator.solve(system, b, options).map(|solution| solution.throughput_tok_s())).collect()
 }
 
-/// A model with drawn latencies and routing probabilities.
-fn draw(model: &Model, uncertainty: &Uncertainty, index: u64) -> Result<Model, Error> {
-    let mut stream = Stream::new(uncertainty.seed, index);
-    let latencies: Vec<_> = model
+/// A system with drawn latencies and routing probabilities.
+fn draw(system: &ClosedSystem, uncertainty: &Uncertainty, index: u64) -> Result<ClosedSystem, Error> {
+    let mut generator = stream(uncertainty.seed, index);
+    let latencies_ms = system
         .latencies_ms()
         .iter()
         .zip(&uncertainty.latency_relative_error)
-        .map(|(latency, &error)| latency.scaled((1.0 + error * stream.normal()).max(0.05)))
+        .map(|(latency, &error)| {
+            let deviation: f64 = StandardNormal.sample(&mut generator);
+            latency.scaled((1.0 + error * deviation).max(0.05))
+        })
         .collect();
-    let routing = model
+    let routing = system
         .routing()
         .iter()
         .zip(&uncertainty.routing_samples)
-        .map(|(row, samples)| samples.map_or_else(|| row.clone(), |samples| dirichlet(row, samples, &mut stream)))
+        .map(|(row, samples)| samples.map_or_else(|| row.clone(), |samples| dirichlet(row, samples, &mut generator)))
         .collect();
-    model.to_builder().latencies_ms(latencies).routing(routing).build()
+    System { latencies_ms, routing, ..system.to_system() }.closed(system.concurrency())
 }
 
 /// A row drawn around `row` as if it had been estimated from `samples` steps; zeros stay zeros.
-fn dirichlet(row: &[f64], samples: f64, stream: &mut Stream) -> Vec<f64> {
-    let draws: Vec<f64> = row.iter().map(|&p| if p > 0.0 { stream.gamma(p * samples) } else { 0.0 }).collect();
+fn dirichlet(row: &[f64], samples: f64, generator: &mut Generator) -> Vec<f64> {
+    // A probability of 0 is no shape of a gamma distribution, and stays 0.
+    let mut gamma = |p: f64| Gamma::new(p * samples, 1.0).map_or(0.0, |gamma| gamma.sample(generator));
+    let draws: Vec<f64> = row.iter().map(|&p| gamma(p)).collect();
     let total: f64 = draws.iter().sum();
     if total > 0.0 { draws.iter().map(|draw| draw / total).collect() } else { row.to_vec() }
 }

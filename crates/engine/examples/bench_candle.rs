@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::Device;
+use tokenrouter_core::step::Batch;
 use tokenrouter_engine::config::{ModelConfig, WeightDtype};
 use tokenrouter_engine::model::{Decoder, ModelFiles};
 use tokenrouter_engine::runner::{CandleRunner, ModelRunner, RunnerOptions, StepOutput};
-use tokenrouter_engine::scheduler::Batch;
 use tokenrouter_engine::{Request, RequestId, SamplingParams};
 
 const BLOCK: usize = 32;

@@ -24,10 +24,11 @@ use crate::meters::Meters;
 use crate::model::ModelError;
 use crate::node::{Node, NodeError, PeerView};
 use crate::profile::{Recorder, Span};
-use crate::request::{ModelIndex, Request, RequestId};
-use crate::routing::registry::{self, BuiltPolicy, SystemView};
-use crate::scheduler::{Event, MAX_FRUITLESS, ModelStats};
-use crate::tokenizer::{TextCodec, TokenTexts};
+use crate::tokenizer::TextCodec;
+use tokenrouter_core::request::{MAX_TOP_LOGPROBS, ModelIndex, Request, RequestId};
+use tokenrouter_core::routing::registry::{self, BuiltPolicy, SystemView};
+use tokenrouter_core::scheduler::{Event, MAX_STEPS_WITHOUT_COMMIT, ModelStats};
+use tokenrouter_core::token_texts::TokenTexts;
 
 /// An engine could not be launched.
 #[derive(Debug, thiserror::Error)]
@@ -93,9 +94,6 @@ pub enum SubmitError {
     #[error("a subserver has failed")]
     Failed,
 }
-
-/// Most tokens besides the chosen one that log-probabilities are given for.
-pub(crate) const MAX_TOP_LOGPROBS: usize = 20;
 
 /// Counters of an engine.
 #[derive(Debug, Clone, Serialize)]
@@ -213,7 +211,8 @@ impl Engine {
         let id = RequestId(inner.next_id.fetch_add(1, Ordering::Relaxed));
         // Room for every token, every step of a trace, and the end: the engine never waits for a slow reader.
         let logprobs = if request.logprobs.is_some() { request.sampling.max_tokens } else { 0 };
-        let steps = if request.trace { request.sampling.max_tokens * (MAX_FRUITLESS as usize + 1) } else { 0 };
+        let steps =
+            if request.trace { request.sampling.max_tokens * (MAX_STEPS_WITHOUT_COMMIT as usize + 1) } else { 0 };
         let (sender, receiver) = mpsc::channel(request.sampling.max_tokens + logprobs + steps + 1);
         let admitted = inner.streams.insert(id, sender);
         let hops = inner.survivors.is_some().then(|| stream::Hops::new(&request, inner.entry));

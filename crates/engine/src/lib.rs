@@ -12,25 +12,21 @@ pub mod adaptation;
 pub mod config;
 mod driver;
 mod engine;
-pub mod keyed;
-pub mod kv;
+mod files;
+pub mod heads;
+pub mod memory;
 pub mod meters;
 pub mod model;
 pub mod node;
 pub mod profile;
-pub mod reference;
-pub mod request;
-pub mod routing;
 pub mod runner;
-pub mod scheduler;
 pub mod server;
-pub mod simulation;
 pub mod tokenizer;
-pub mod transport;
 
 pub use config::Config;
 pub use engine::{Engine, EngineError, EngineStats, SubmitError, TokenStream};
-pub use request::{
+pub use tokenrouter_core::{
     CommittedToken, FinishReason, Request, RequestId, RequestStats, RoutingOverrides, SamplingParams, StepRecord,
     StreamEvent, TokenLogprobs,
 };
+pub use tokenrouter_core::{keyed, kv, reference, request, routing, scheduler, simulation, step, transport};

@@ -4,6 +4,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use tokenrouter_core::scheduler::Occupancy;
+
 /// A number that only rises, or one that is set.
 #[derive(Debug, Default)]
 pub struct Number(AtomicU64);
@@ -106,19 +108,6 @@ impl StepKind {
             Self::Decode => "decode",
         }
     }
-}
-
-/// Requests at one subserver, by state.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Occupancy {
-    /// In the admission queue (entry model only).
-    pub queued: usize,
-    /// Waiting for a batch.
-    pub ready: usize,
-    /// In the batch that runs.
-    pub running: usize,
-    /// At a peer, with state kept here.
-    pub pending: usize,
 }
 
 /// The numbers of one subserver.

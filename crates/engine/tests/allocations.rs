@@ -1,31 +1,15 @@
-//! Decoding allocates nothing in the steady state: neither the scheduler cores with routing and handoff, nor a step of
-//! the native runner. A test binary of its own, because it counts the allocations of the whole process' thread.
-
-mod ring;
-#[path = "engine/tiny.rs"]
-mod tiny;
+//! A decode step of the native runner allocates nothing in the steady state. A test binary of its own, because it counts the allocations of the whole process' thread.
 
 use std::sync::Arc;
 
+use tokenrouter_core::step::Batch;
 use tokenrouter_engine::config::{ModelConfig, WeightDtype};
 use tokenrouter_engine::model::ModelFiles;
 use tokenrouter_engine::routing::SignalNeeds;
 use tokenrouter_engine::runner::{ModelRunner, NativeRunner, RunnerOptions, StepOutput};
-use tokenrouter_engine::scheduler::Batch;
 use tokenrouter_engine::{Request, RequestId, SamplingParams};
 use tokenrouter_kernels::Pool;
-
-#[test]
-fn scheduling_routing_and_handoff_allocate_nothing() {
-    let mut ring = ring::Ring::new(8, 4096);
-    // Buffers grow to their sizes.
-    (0..600).for_each(|_| ring.round());
-    let before = ring.rows;
-    let counted = allocation_counter::measure(|| (0..200).for_each(|_| ring.round()));
-    let rows = ring.rows - before;
-    assert!(rows > 1000, "{rows} rows were stepped");
-    assert_eq!(counted.count_total, 0, "allocations in {rows} steps of a request");
-}
+use tokenrouter_testing::tiny;
 
 #[test]
 fn a_decode_step_allocates_nothing() {

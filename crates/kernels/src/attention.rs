@@ -1,8 +1,8 @@
 //! Attention of one position over the keys and values before it.
 //!
-//! A context is cut into chunks of positions, each with a softmax of its own; chunks are joined from the first to the
-//! last. Cuts and order depend on nothing but the position, so that chunks may be computed by several threads, or not,
-//! with the same result to the last bit. Query heads that share keys and values are worked on side by side.
+//! A context is divided into chunks of positions, each with its own softmax. Chunks are combined from the first to the
+//! last. Boundaries and order depend only on the position, so the result is the same to the last bit whether one or
+//! several threads compute the chunks. Query heads that share keys and values are computed together.
 
 use std::ops::Range;
 
@@ -13,10 +13,10 @@ use crate::{Isa, LANES};
 
 /// Positions of a chunk.
 pub(crate) const CHUNK: usize = 256;
-/// Query heads that are worked on side by side, at most.
+/// Largest number of query heads that are computed together.
 const MAX_HEADS: usize = 4;
 
-/// Chunks of a context.
+/// Number of chunks of a context.
 pub(crate) fn chunks(length: usize) -> usize {
     length.div_ceil(CHUNK)
 }
@@ -29,18 +29,18 @@ pub(crate) struct Query<'a> {
     /// `[heads, head_dim]`.
     pub(crate) q: &'a [f32],
     pub(crate) blocks: &'a [u32],
-    /// Positions that are attended to.
+    /// Number of positions to attend to.
     pub(crate) length: usize,
 }
 
-/// Query heads that may share a key/value head.
+/// Largest number of query heads that share a key/value head.
 pub(crate) const MAX_GROUP: usize = 128;
 
-/// What weights of a head are relative to, and their sum.
+/// The maximum that a head's weights are relative to, and their sum.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Norm {
     max: f32,
-    /// 0: nothing was added up yet.
+    /// 0: nothing has been added yet.
     total: f32,
 }
 
@@ -64,12 +64,12 @@ impl KvCache {
 }
 
 for_each_isa! {
-    /// Means of some heads from the sums and norms of chunks, `[chunk, head]`. Chunks that nothing was added to count
-    /// for nothing.
+    /// Computes the means of some heads from the sums and norms of chunks, `[chunk, head]`. Chunks to which nothing was
+    /// added are ignored.
     pub(crate) fn join(sums: &[f32], norms: &[Norm], out: &mut [f32]) = join_body
 }
 for_each_isa! {
-    /// Turns sums of weighted values into means.
+    /// Divides sums of weighted values by their norms.
     pub(crate) fn finish(sums: &mut [f32], norms: &[Norm]) = finish_body
 }
 
@@ -188,7 +188,7 @@ fn heads_of_chunk<L: Level, E: Element, const H: usize>(
     let heads: [&[f32]; H] = std::array::from_fn(|head| &q[head * dim..(head + 1) * dim]);
     let groups = positions.len().div_ceil(LANES);
     for position in positions.clone().step_by(LANES) {
-        // Blocks lie anywhere: hardware does not foresee them. Values are wanted once the chunk is scored.
+        // Blocks are scattered, so hardware cannot predict them. Values are needed after the chunk is scored.
         let scored = score::<L, E, H>(view.lanes(0, position), &heads, view.lanes(1, position));
         let group = (position - positions.start) / LANES;
         for (scores, scored) in scores.iter_mut().zip(&scored) {
@@ -213,13 +213,13 @@ fn heads_of_chunk<L: Level, E: Element, const H: usize>(
     }
 }
 
-/// Asks for the cache lines of some elements: a few at a time, because a processor waits when it has asked for many.
+/// Prefetches the cache lines of some elements, a few at a time, because a processor stalls after many prefetches.
 #[inline(always)]
 fn prefetch<T>(slice: &[T], first: usize, count: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in (0..count * size_of::<T>()).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint, which does nothing but load a line that may be wanted, if there is one.
+        // SAFETY: a prefetch has no effect but to load a cache line, if it exists.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(slice.as_ptr().wrapping_add(first).cast::<i8>().wrapping_add(line)) };
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -233,7 +233,7 @@ fn score<L: Level, E: Element, const H: usize>(
     heads: &[&[f32]; H],
     next: &[E::Bits],
 ) -> [[f32; LANES]; H] {
-    // Two sums, of even and odd dimensions, so that additions do not wait for each other.
+    // Two sums, of even and odd dimensions, so additions need not wait for each other.
     let (mut even, mut odd) = ([[0f32; LANES]; H], [[0f32; LANES]; H]);
     let (keys, _) = keys.as_chunks::<LANES>();
     for (i, keys) in keys.chunks_exact(2).enumerate() {
@@ -256,7 +256,7 @@ fn score<L: Level, E: Element, const H: usize>(
     even
 }
 
-/// Replaces scores by `exp(score - max)` (0 from `length` on); their sum is added up by position modulo 16.
+/// Replaces scores by `exp(score - max)` (0 from `length` on). Their sum is accumulated by position modulo 16.
 #[inline(always)]
 fn softmax(scores: &mut [f32], length: usize) -> Norm {
     scores[length..].fill(f32::NEG_INFINITY);
@@ -283,7 +283,7 @@ fn softmax(scores: &mut [f32], length: usize) -> Norm {
     Norm { max, total: reduce(sums) }
 }
 
-/// Sums of values, weighted, of `H` heads; `W * 16` dimensions at a time, as many as registers hold.
+/// Weighted sums of values of `H` heads, `W * 16` dimensions at a time, which is what registers hold.
 #[inline(always)]
 fn weigh<L: Level, E: Element, const H: usize, const W: usize>(
     view: &View<'_, E>,
@@ -322,7 +322,7 @@ fn weigh<L: Level, E: Element, const H: usize, const W: usize>(
     }
 }
 
-/// As `weigh`, for any dimension.
+/// Like `weigh`, for any dimension.
 #[inline(always)]
 fn weigh_one_by_one<E: Element, const H: usize>(
     view: &View<'_, E>,
@@ -369,7 +369,7 @@ mod tests {
     }
 
     impl Case {
-        /// A cache with `length` positions in blocks of falling order, their keys and values, and queries.
+        /// A cache with `length` positions in blocks of descending order, their keys and values, and queries.
         fn make(&self, dtype: KvDtype, isa: Isa) -> (KvCache, Vec<u32>, [Vec<f32>; 2], Vec<f32>) {
             let width = self.kv_heads * self.dim;
             let blocks: Vec<u32> = (0..self.length.div_ceil(self.block_size) as u32).rev().collect();
@@ -410,7 +410,7 @@ mod tests {
             kv.attend(isa, query, 0..chunks, (&mut out, &mut norms));
             finish(isa, &mut out, &norms);
             results[0].extend_from_slice(&out);
-            // One chunk more, that nothing is added to.
+            // One more chunk, to which nothing is added.
             let (mut sums, mut norms) =
                 (vec![9.0; (chunks + 1) * width], vec![Norm::default(); (chunks + 1) * case.group]);
             for chunk in (0..chunks).rev() {
@@ -460,7 +460,7 @@ mod tests {
             let (mut kv, blocks, _, q) = case.make(dtype, Isa::detect());
             assert_eq!(kv.block_bytes(), 2 * 2 * 2 * 16 * 32 * dtype.bytes());
             let before = both_ways(&case, Isa::detect(), (&kv, &blocks), &q);
-            // The middle block is the second: move the first over the third, then take that for the first.
+            // The middle block is the second. Copy the first over the third, then use the third as the first.
             let alone = Case { length: 16, ..case };
             let first = both_ways(&alone, Isa::detect(), (&kv, &blocks), &q);
             kv.copy_block(blocks[0], blocks[2]).expect("blocks exist");

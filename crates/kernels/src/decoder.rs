@@ -29,14 +29,14 @@ pub struct DecoderConfig {
     pub cos: Vec<f32>,
     /// Rotary sines, `[positions, head_dim / 2]`.
     pub sin: Vec<f32>,
-    /// Rotary pairs are neighbours instead of halves.
+    /// Whether rotary pairs are neighbours instead of halves.
     pub rope_interleaved: bool,
 }
 
 /// Weights of a layer. Matrices are `[outputs, inputs]`.
 #[derive(Debug)]
 pub struct LayerWeights {
-    /// Stands in for layers that were dropped before this one.
+    /// Replaces the layers that were dropped before this one.
     pub patch: Option<Patch>,
     /// `[d_model]`.
     pub attn_norm: Vec<f32>,
@@ -62,7 +62,7 @@ pub struct LayerWeights {
     pub down: PackedMatrix,
 }
 
-/// A linear map that is added to the residual stream, `x += weight x + bias`: roughly what dropped layers would add.
+/// A linear map that is added to the residual stream, `x += weight x + bias`. It approximates what dropped layers add.
 #[derive(Debug)]
 pub struct Patch {
     /// `[d_model, d_model]`.
@@ -71,30 +71,30 @@ pub struct Patch {
     pub bias: Vec<f32>,
 }
 
-/// One request's part of a step: new tokens at positions `start..`, and the blocks that cover them.
+/// The part of one request in a step: new tokens at positions `start..`, and the blocks that cover them.
 #[derive(Debug, Clone, Copy)]
 pub struct RowInput<'a> {
     /// New tokens, at least one.
     pub tokens: &'a [u32],
     /// Position of the first.
     pub start: usize,
-    /// KV blocks of positions from 0 on.
+    /// KV blocks of all positions from 0 on.
     pub blocks: &'a [u32],
-    /// Whether logits after the last token are wanted.
+    /// Whether to compute logits after the last token.
     pub sample: bool,
 }
 
-/// What a step should give besides logits, the largest logit and its id.
+/// Optional outputs of a step, in addition to logits, the largest logit and its id.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct StepNeeds {
-    /// The hidden states that the head gets.
+    /// The hidden states that are the input of the output matrix.
     pub hidden: bool,
     /// The residual stream after the last layer.
     pub residual: bool,
     /// Signals of the softmax and the largest logits.
     pub signals: SignalSet,
-    /// A row of the head that is no token. Its logit is reported in [`StepOutput::extra`] and is `-inf` for everything
-    /// else.
+    /// A row of the output matrix that is not a token. Its logit is reported in [`StepOutput::extra`], and counts as
+    /// `-inf` everywhere else.
     pub extra_row: Option<u32>,
 }
 
@@ -103,15 +103,15 @@ pub struct StepNeeds {
 pub struct StepOutput {
     /// `[rows, vocab]`.
     pub logits: Vec<f32>,
-    /// `[rows, d_model]`: what the head gets, after the final norm. Empty when not asked for.
+    /// `[rows, d_model]`: the input of the output matrix, after the final norm. Empty if not requested.
     pub hidden: Vec<f32>,
-    /// `[rows, d_model]`: the residual stream, before the final norm. Empty when not asked for.
+    /// `[rows, d_model]`: the residual stream, before the final norm. Empty if not requested.
     pub residual: Vec<f32>,
     /// Signals of every row.
     pub signals: Vec<LogitSignals>,
-    /// `[rows, min(top_k, vocab)]`: logits and ids, falling, ties by rising id.
+    /// `[rows, min(top_k, vocab)]`: logits in descending order with their ids; ties by ascending id.
     pub top: Vec<(f32, u32)>,
-    /// `[rows]`: logits of the extra row. Empty when there is none.
+    /// `[rows]`: logits of the extra row. Empty if there is none.
     pub extra: Vec<f32>,
 }
 
@@ -150,7 +150,7 @@ struct Scratch {
 }
 
 impl Decoder {
-    /// Puts a model together; shapes are checked.
+    /// Assembles a model and checks its shapes.
     pub fn new(
         config: DecoderConfig,
         (isa, pool): (Isa, Pool),
@@ -216,7 +216,7 @@ impl Decoder {
         self.layers.iter().map(layer).sum::<usize>() + self.head.bytes()
     }
 
-    /// Runs only these of the layers that it was built with, in order. What a cache holds is then void.
+    /// Runs only these layers of those that the model was built with, in order. Existing caches become invalid.
     pub fn select_layers(&mut self, layers: &[usize]) -> Result<(), Error> {
         let have = self.layers.len();
         for (place, layer) in layers.iter().enumerate() {
@@ -303,7 +303,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// New tokens need places of their own in the cache: they are stored side by side.
+    /// Checks that new tokens have different places in the cache, because several threads store them at the same time.
     fn check_slots(&mut self, rows: &[RowInput<'_>], kv: &KvCache) -> Result<(), Error> {
         let (slots, size) = (&mut self.scratch.slots, kv.block_size());
         slots.clear();

@@ -1,13 +1,13 @@
-//! Instruction sets, chosen at run time.
+//! Instruction sets, selected at run time.
 
 /// An instruction set that kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Isa {
-    /// What every processor of the architecture has.
+    /// The baseline of the architecture.
     Baseline,
     /// AVX2, FMA and F16C.
     Avx2,
-    /// The same, and dot products of bytes.
+    /// `Avx2` and dot products of bytes.
     AvxVnni,
     /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512Vnni,
@@ -16,18 +16,18 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// The best one that this processor has.
+    /// The best instruction set of this processor.
     pub fn detect() -> Self {
         *Self::available().last().unwrap_or(&Self::Baseline)
     }
 
-    /// All that this processor has, the best last.
+    /// All instruction sets of this processor, the best last.
     pub fn available() -> Vec<Self> {
         let all = [Self::Baseline, Self::Avx2, Self::AvxVnni, Self::Avx512Vnni, Self::NeonDotprod];
         all.into_iter().filter(|isa| isa.is_available()).collect()
     }
 
-    /// Whether this processor has it.
+    /// Whether this processor has this instruction set.
     pub fn is_available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         {
@@ -63,28 +63,28 @@ impl Isa {
         }
     }
 
-    /// Refuses what this processor lacks: every public function that takes an `Isa` starts with this, and the kernels
-    /// rely on it.
+    /// Returns an error if this processor lacks the instruction set. Every public function that takes an `Isa` starts
+    /// with this check, and the kernels rely on it.
     pub(crate) fn check(self) -> Result<(), crate::Error> {
         crate::check("instruction set", self as usize, self.is_available(), "one that this processor has")
     }
 }
 
-/// What generic code that is compiled for an instruction set knows about it. Only functions compiled for it (or for
-/// more) may be generic over it.
+/// Properties of an instruction set, for generic code that is compiled for it. Only functions compiled for this
+/// instruction set (or a larger one) may be generic over it.
 pub(crate) trait Level {
-    /// Attention heads that registers suffice for.
+    /// Number of attention heads whose state fits into the registers.
     const HEADS: usize;
-    /// Registers hold a tile of four times 16 numbers for each of these heads.
+    /// Whether registers hold a tile of 4 x 16 numbers for each of these heads.
     const WIDE: bool;
-    /// 16 half precision numbers, none of them infinite or NaN, as f32.
+    /// Converts 16 half-precision numbers to f32. None of them may be infinite or NaN.
     fn widen_f16(bits: &[u16; crate::LANES]) -> [f32; crate::LANES];
 }
 
-/// As [`Level::widen_f16`], for one number.
+/// Like [`Level::widen_f16`], for one number.
 #[inline(always)]
 pub(crate) fn widen_f16(bits: u16) -> f32 {
-    // Sign to the top, exponent and mantissa to their places; then the difference of the exponents' biases.
+    // Moves sign, exponent and mantissa to their places, then corrects the difference of the exponent biases.
     let bits = (i32::from(bits as i16) << 13) as u32 & 0x8fff_e000;
     f32::from_bits(bits) * f32::from_bits((127 + 112) << 23)
 }

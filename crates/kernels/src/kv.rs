@@ -4,23 +4,23 @@ use crate::isa::{Level, for_each_isa, widen_f16};
 use crate::pool::Shared;
 use crate::{Error, Isa, LANES, check};
 
-/// Widest head.
+/// Largest head dimension.
 pub(crate) const MAX_HEAD: usize = 256;
 
-/// How keys and values are stored. They are computed with in f32.
+/// Storage format of keys and values. Computations use f32.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KvDtype {
-    /// As computed.
+    /// 32-bit floats, as computed.
     #[default]
     F32,
-    /// Half the bytes, 11 bits of precision. Saturates at 65504, which NaN counts as, too.
+    /// Half the size, with 11 bits of precision. Saturates at 65504; NaN also becomes 65504.
     F16,
-    /// Half the bytes, 8 bits of precision, the range of f32.
+    /// Half the size, with 8 bits of precision and the range of f32.
     Bf16,
 }
 
 impl KvDtype {
-    /// Bytes of a number.
+    /// Bytes per number.
     pub fn bytes(self) -> usize {
         if self == Self::F32 { 4 } else { 2 }
     }
@@ -28,8 +28,8 @@ impl KvDtype {
 
 /// Keys and values of one model in blocks of positions.
 ///
-/// Keys lie as `[layer][kv head][block][position / 16][head_dim][16]`, so that 16 positions are scored side by side;
-/// values as `[layer][kv head][block][position][head_dim]`. A head reads neighbouring blocks as one stream.
+/// Keys are stored as `[layer][kv head][block][position / 16][head_dim][16]`, so that 16 positions can be scored
+/// together; values as `[layer][kv head][block][position][head_dim]`. A head reads neighbouring blocks as one stream.
 #[derive(Debug)]
 pub struct KvCache {
     shape: Shape,
@@ -46,7 +46,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Where the numbers of a head begin in a block.
+    /// Offset of a head's numbers in a block.
     #[inline(always)]
     pub(crate) fn base(&self, block: usize, head: usize) -> usize {
         (head * self.blocks + block) * self.size()
@@ -61,7 +61,7 @@ impl Shape {
 /// A stored number.
 pub(crate) trait Element {
     type Bits: Copy;
-    /// 16 numbers as f32, exactly.
+    /// Converts 16 numbers to f32, exactly.
     fn widen<L: Level>(bits: &[Self::Bits; LANES]) -> [f32; LANES];
     fn widen_one(bits: Self::Bits) -> f32;
 }
@@ -115,7 +115,8 @@ pub(crate) enum Layers {
 }
 
 impl KvCache {
-    /// A cache of `blocks` blocks of `block_size` positions (a multiple of 16). Memory is touched only when used.
+    /// Creates a cache of `blocks` blocks of `block_size` positions (a multiple of 16). Memory is touched only when
+    /// used.
     pub fn new(
         layers: usize,
         kv_heads: usize,
@@ -159,7 +160,7 @@ impl KvCache {
         }
     }
 
-    /// Bytes of keys and values of one block, all layers together.
+    /// Bytes of the keys and values of one block in all layers.
     pub fn block_bytes(&self) -> usize {
         2 * self.layers() * self.shape.kv_heads * self.shape.size() * self.dtype.bytes()
     }
@@ -187,7 +188,7 @@ impl KvCache {
         self.shape
     }
 
-    /// A layer, to store new positions in from several threads.
+    /// A layer, into which several threads can store new positions.
     pub(crate) fn writer(&mut self, layer: usize) -> Writer<'_> {
         fn parts<T>([keys, values]: &mut [Vec<T>; 2]) -> [Shared<'_, T>; 2] {
             [Shared::new(keys), Shared::new(values)]
@@ -251,7 +252,7 @@ unsafe fn store<T: Copy>([keys, values]: &[Shared<'_, T>; 2], (base, at): (usize
     let dim = k.len();
     let start = base + at / LANES * LANES * dim + at % LANES;
     for (d, key) in k.iter().enumerate() {
-        // Element by element: neighbours belong to other positions, which other threads may store.
+        // Element by element, because neighbours belong to other positions, which other threads may store.
         // SAFETY: promised by the caller.
         unsafe { keys.set(start + d * LANES, *key) };
     }
@@ -268,10 +269,10 @@ fn to_f16_body(x: &[f32], out: &mut [u16]) {
     const LEAST_NORMAL: f32 = 6.103_515_6e-5;
     for (x, out) in x.iter().zip(out) {
         let sign = x.to_bits() >> 16 & 0x8000;
-        // Of the same order as integers; NaN is above all.
+        // Compared as integers, which have the same order; NaN is above all numbers.
         let x = f32::from_bits(x.abs().to_bits().min(MAX));
-        // To nearest, ties to even: in integers where the result is normal; where it is not, by adding a number whose
-        // last bit has the weight of the result's.
+        // Rounds to nearest, ties to even. If the result is normal, this is done in integers. If it is subnormal, it
+        // is done by adding a number whose last bit has the weight of the result's last bit.
         let normal = (x.to_bits() + 0xfff + (x.to_bits() >> 13 & 1)).wrapping_sub(112 << 23) >> 13;
         let small = (x + 0.5).to_bits() - 0.5f32.to_bits();
         *out = (sign | if x < LEAST_NORMAL { small } else { normal }) as u16;
@@ -296,7 +297,7 @@ mod tests {
         #[test]
         fn rounding_is_that_of_the_half_crate(bits in prop::collection::vec(any::<u32>(), 1..40), scale in -30i32..20) {
             let mut x: Vec<f32> = bits.iter().map(|bits| f32::from_bits(*bits)).collect();
-            // Most bit patterns are far outside of the range of f16.
+            // Most bit patterns are far outside the range of f16.
             x.extend(bits.iter().map(|bits| (*bits as i32 as f32) * 2f32.powi(scale - 31)));
             x.extend([0.0, -0.0, 65503.9, 65504.0, 65520.0, -1e9, f32::INFINITY, 6.1e-5, 2.98e-8, 2.99e-8]);
             for isa in Isa::available() {

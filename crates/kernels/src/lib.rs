@@ -1,9 +1,9 @@
 //! Hot loops of the serving engine on the CPU.
 //!
-//! Every kernel exists once, as plain Rust over arrays of 16 lanes, and is compiled for each instruction set that is
-//! chosen at run time ([`Isa`]); products of integers also have versions for AVX2, VNNI and NEON. All versions use fused
-//! multiply-adds in the same order, so their results are equal to the last bit, and a row's result never depends on the
-//! batch it is in, on the tile it falls in, or on the number of threads.
+//! Every kernel is written once, in plain Rust over arrays of 16 lanes. It is compiled for several instruction sets,
+//! and [`Isa`] selects one at run time. Integer products also have separate versions for AVX2, VNNI and NEON. All
+//! versions use fused multiply-adds in the same order, so their results are equal to the last bit. The result of a row
+//! never depends on its batch, on its tile, or on the number of threads.
 //!
 //! This is the only crate that may use `unsafe`.
 
@@ -28,42 +28,42 @@ pub use pool::Pool;
 pub use quantize::Activations;
 pub use signals::{LogitSignals, SignalSet, entropy, logit_signals};
 
-/// Lanes of a tile: outputs that are computed side by side.
+/// Lanes of a tile: the outputs that are computed together.
 pub const LANES: usize = 16;
 
-/// Something was given that the kernels cannot work with.
+/// The kernels cannot work with their input, or a resource is missing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A shape does not fit.
+    /// A size has a wrong value.
     #[error("{what} is {got}, expected {expected}")]
     Shape {
-        /// What has the shape.
+        /// Name of the size.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         got: usize,
-        /// What is allowed.
+        /// The allowed values.
         expected: String,
     },
-    /// A device failed, or is not there.
+    /// A device failed or does not exist.
     #[error("{what}: {reason}")]
     Device {
-        /// What was to be done.
+        /// The operation that failed.
         what: &'static str,
-        /// Why it was not.
+        /// The reason.
         reason: String,
     },
     /// Threads could not be started.
     #[error("cannot start {threads} threads: {reason}")]
     Threads {
-        /// How many.
+        /// Number of threads.
         threads: usize,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 }
 
-/// `expected` becomes text only when it is needed: steps check their shapes.
+/// Checks a size. `expected` is formatted only for the error, because every step checks its shapes.
 pub(crate) fn check(what: &'static str, got: usize, ok: bool, expected: impl std::fmt::Display) -> Result<(), Error> {
     if ok { Ok(()) } else { Err(Error::Shape { what, got, expected: expected.to_string() }) }
 }

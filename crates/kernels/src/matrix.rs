@@ -17,7 +17,7 @@ use crate::pool::{Pool, Shared};
 use crate::quantize::{Activations, BLOCK};
 use crate::{Error, Isa, LANES, check};
 
-/// Quantised block formats of GGUF files, 32 weights a block.
+/// Quantised block formats of GGUF files, with 32 weights per block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockKind {
     /// f16 scale, 4-bit values minus 8.
@@ -42,7 +42,7 @@ impl BlockKind {
 /// 16 rows x 32 columns of 4-bit weights: `value = scale * q + minimum`.
 ///
 /// Group `g` holds columns `8g..8g+8`; byte `g * 64 + row * 4 + j` has column `8g + j` in its low nibble and column
-/// `8g + 4 + j` in its high one, so that four bytes of a row meet four consecutive activations.
+/// `8g + 4 + j` in its high one, so four bytes of a row match four consecutive activations.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Tile4 {
@@ -69,7 +69,7 @@ pub(crate) enum Tiles {
     Bf16(Buffer<[u16; LANES]>),
 }
 
-/// A weight matrix, repacked.
+/// A repacked weight matrix.
 #[derive(Debug)]
 pub struct PackedMatrix {
     n: usize,
@@ -78,7 +78,7 @@ pub struct PackedMatrix {
 }
 
 impl PackedMatrix {
-    /// From the blocks of a GGUF file, row by row.
+    /// Repacks the blocks of a GGUF file, row by row.
     pub fn from_blocks(kind: BlockKind, n: usize, k: usize, bytes: &[u8]) -> Result<Self, Error> {
         check("columns of a quantised matrix", k, k > 0 && k.is_multiple_of(BLOCK), "a multiple of 32")?;
         let per_row = k / BLOCK;
@@ -101,27 +101,27 @@ impl PackedMatrix {
         Ok(Self { n, k, tiles })
     }
 
-    /// From `[n, k]` floats, kept as they are.
+    /// Repacks `[n, k]` floats without conversion.
     pub fn from_f32(n: usize, k: usize, values: &[f32]) -> Result<Self, Error> {
         Ok(Self { n, k, tiles: Tiles::F32(dense(n, k, values, |value| value)?) })
     }
 
-    /// From `[n, k]` floats, rounded to bfloat16.
+    /// Repacks `[n, k]` floats, rounded to bfloat16.
     pub fn bf16_from_f32(n: usize, k: usize, values: &[f32]) -> Result<Self, Error> {
         Ok(Self { n, k, tiles: Tiles::Bf16(dense(n, k, values, |value| bf16::from_f32(value).to_bits())?) })
     }
 
-    /// Outputs.
+    /// Number of outputs.
     pub fn n(&self) -> usize {
         self.n
     }
 
-    /// Inputs.
+    /// Number of inputs.
     pub fn k(&self) -> usize {
         self.k
     }
 
-    /// Bytes that a product reads.
+    /// Bytes of weights that a product reads.
     pub fn bytes(&self) -> usize {
         match &self.tiles {
             Tiles::Int4(tiles) => std::mem::size_of_val(&tiles[..]),
@@ -131,12 +131,12 @@ impl PackedMatrix {
         }
     }
 
-    /// Whether products take quantised activations.
+    /// Whether products need quantised activations.
     pub fn is_quantized(&self) -> bool {
         matches!(self.tiles, Tiles::Int4(_) | Tiles::Int8(_))
     }
 
-    /// One row, dequantised.
+    /// Dequantises one row.
     pub fn row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.n && out.len() == self.k, "row {row} of {}, {} columns of {}", self.n, out.len(), self.k);
         let (tile, lane, k) = (row / LANES, row % LANES, self.k);
@@ -169,8 +169,8 @@ impl PackedMatrix {
         }
     }
 
-    /// `out[r, offset..offset + n] = W x[r]` for every row of `x` (`[rows, k]`) or of `quantized`, whichever the
-    /// weights take. Rows of `out` are `stride` apart.
+    /// Computes `out[r, offset..offset + n] = W x[r]` for every row of `x` (`[rows, k]`) or of `quantized`, depending
+    /// on the weights. Rows of `out` are `stride` apart.
     pub fn multiply(
         &self,
         isa: Isa,
@@ -182,8 +182,8 @@ impl PackedMatrix {
         multiply_side_by_side(&[self], isa, pool, inputs, out, Columns { stride, offset, add: false })
     }
 
-    /// Tiles that one thread takes at a time: few, so that small matrices divide evenly among threads; where tiles are
-    /// worked on side by side, enough of them.
+    /// Tiles that one thread takes at a time: few, so that small matrices divide evenly among threads, but enough for
+    /// kernels that compute several tiles together.
     fn group(&self) -> usize {
         if self.is_quantized() { 2 } else { 4 }
     }
@@ -192,7 +192,7 @@ impl PackedMatrix {
         self.n.div_ceil(LANES * self.group())
     }
 
-    /// Products of some groups of tiles.
+    /// Computes the products of some groups of tiles.
     fn multiply_groups(
         &self,
         isa: Isa,
@@ -203,7 +203,7 @@ impl PackedMatrix {
         let range = groups.start * self.group()..(groups.end * self.group()).min(self.n.div_ceil(LANES));
         let k = self.k;
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `Isa::check` detected the features. Every group is given to one thread.
+        // SAFETY: `Isa::check` detected the features. Every group is given to exactly one thread.
         unsafe {
             match (isa, &self.tiles) {
                 (Isa::Avx512Vnni, Tiles::Int4(t)) => return avx512::int4(t, k, quantized, range, out),
@@ -232,18 +232,19 @@ impl PackedMatrix {
     }
 }
 
-/// Where in rows of outputs products go.
+/// Position of products in rows of outputs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Columns {
-    /// Distance of rows.
+    /// Distance between rows.
     pub(crate) stride: usize,
     /// First column.
     pub(crate) offset: usize,
-    /// Products are added to what is there, instead of replacing it.
+    /// Whether products are added to the existing values instead of replacing them.
     pub(crate) add: bool,
 }
 
-/// Products of the same rows with several matrices of the same kind, side by side, in one region of the pool.
+/// Multiplies the same rows with several matrices of the same kind in one region of the pool. The products are
+/// adjacent.
 pub(crate) fn multiply_side_by_side(
     matrices: &[&PackedMatrix],
     isa: Isa,
@@ -285,19 +286,19 @@ pub(crate) fn multiply_side_by_side(
     Ok(())
 }
 
-/// Asks for a tile that is wanted soon, if there is one.
+/// Prefetches a tile that is needed soon, if it exists.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn prefetch<T>(tile: *const T) {
     for line in (0..size_of::<T>()).step_by(64) {
-        // SAFETY: a hint, which does nothing but load a line, if there is one.
+        // SAFETY: a prefetch has no effect but to load a cache line, if it exists.
         unsafe {
             std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(tile.cast::<i8>().wrapping_add(line))
         };
     }
 }
 
-/// Where products go.
+/// Destination of products.
 pub(crate) struct Target<'a> {
     out: &'a Shared<'a, f32>,
     rows: usize,
@@ -309,7 +310,7 @@ impl Target<'_> {
     /// The outputs of a tile for a row: 16, or fewer at the end of a matrix.
     ///
     /// # Safety
-    /// No other thread uses this tile, and no other result for it lives.
+    /// No other thread uses this tile, and no other result of this function for it is live.
     #[inline(always)]
     #[allow(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
     unsafe fn place(&self, row: usize, tile: usize) -> &mut [f32] {
@@ -322,7 +323,7 @@ impl Target<'_> {
     /// Stores the 16 outputs of a tile for a row.
     ///
     /// # Safety
-    /// As `place`.
+    /// As for `place`.
     #[inline(always)]
     unsafe fn store(&self, row: usize, tile: usize, lanes: &[f32; LANES]) {
         // SAFETY: promised by the caller.
@@ -349,7 +350,7 @@ fn tile4<'a>(kind: BlockKind, block: impl Fn(usize) -> Option<&'a [u8]>) -> Tile
                 &bytes[4..]
             }
             _ => {
-                // q - 8 is q with a minimum of -8 scales; a power of two loses nothing.
+                // q - 8 is q with a minimum of -8 scales. Multiplying by a power of two loses nothing.
                 tile.minima[row] = f16::from_f32(-8.0 * half(0).to_f32());
                 &bytes[2..]
             }
@@ -372,7 +373,7 @@ fn tile8<'a>(block: impl Fn(usize) -> Option<&'a [u8]>) -> Tile8 {
         let Some(bytes) = block(row) else { continue };
         tile.scales[row] = f16::from_le_bytes([bytes[0], bytes[1]]);
         for group in 0..BLOCK / 4 {
-            // Plus 128, byte by byte.
+            // Adds 128 to every byte.
             let bytes = four(&bytes[2 + 4 * group..]) ^ 0x8080_8080;
             tile.values[group * 64 + row * 4..][..4].copy_from_slice(&bytes.to_le_bytes());
         }

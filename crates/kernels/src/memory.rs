@@ -1,5 +1,5 @@
-//! Memory that is read from end to end once a step: in huge pages, where the system has them, because the hardware's
-//! prefetching stops at the end of a page and looking up addresses of small pages costs time.
+//! Memory for data that every step reads from end to end. It uses huge pages where the system has them, because
+//! hardware prefetching stops at the end of a page, and address translation of small pages costs time.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ops::Deref;
@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Size and alignment of a huge page.
 const HUGE: usize = 2 << 20;
-/// What small buffers are cut from.
+/// Size of the chunks that small buffers are allocated from.
 const CHUNK: usize = 8 * HUGE;
 /// Alignment of buffers: a cache line.
 const ALIGN: usize = 64;
 
-/// The chunk that buffers were last cut from, and how much of it is taken.
+/// The current chunk for small buffers, and how much of it is in use.
 static CURRENT: Mutex<(Weak<Chunk>, usize)> = Mutex::new((Weak::new(), 0));
 
-/// Asks the system to use huge pages where `bytes` bytes from `start` on are not touched yet.
+/// Asks the system to use huge pages for the untouched part of the `bytes` bytes from `start` on.
 pub(crate) fn prefer_huge_pages(start: *const u8, bytes: usize) {
     #[cfg(target_os = "linux")]
     {
@@ -27,7 +27,7 @@ pub(crate) fn prefer_huge_pages(start: *const u8, bytes: usize) {
         let skipped = start.align_offset(HUGE);
         if bytes >= skipped + HUGE {
             let length = (bytes - skipped) / HUGE * HUGE;
-            // SAFETY: the range is within memory of the caller's; the advice does not change what it holds. A system
+            // SAFETY: the range is within the caller's memory, and the advice does not change its contents. A system
             // without huge pages refuses, which does no harm.
             let _refused = unsafe { madvise(start.wrapping_add(skipped).cast_mut().cast(), length, MADV_HUGEPAGE) };
         }
@@ -36,21 +36,21 @@ pub(crate) fn prefer_huge_pages(start: *const u8, bytes: usize) {
     let _ = (start, bytes);
 }
 
-/// Memory that several buffers share; it goes back to the system with the last of them.
+/// Memory that several buffers share. It is freed with the last of them.
 #[derive(Debug)]
 struct Chunk {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: a chunk is only memory; who may touch which part of it is up to the buffers.
+// SAFETY: a chunk is only memory; the buffers determine who may access which part.
 unsafe impl Send for Chunk {}
 // SAFETY: as above.
 unsafe impl Sync for Chunk {}
 
 impl Chunk {
     fn new(bytes: usize) -> Self {
-        // Cannot fail: the alignment is a power of two, and no length of a slice is near the largest size.
+        // Cannot fail: the alignment is a power of two, and the length of a slice is far below the largest size.
         let layout = Layout::from_size_align(bytes.max(1).next_multiple_of(HUGE), HUGE).expect("a valid layout");
         // SAFETY: the size is not 0.
         let start = unsafe { alloc(layout) };
@@ -62,12 +62,12 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and no buffer is left.
+        // SAFETY: allocated with this layout, and no buffer remains.
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }
 
-/// A slice in huge pages. Buffers that are made one after the other lie side by side.
+/// A slice in huge pages. Buffers that are created in sequence are adjacent in memory.
 #[derive(Debug)]
 pub(crate) struct Buffer<T> {
     start: NonNull<T>,
@@ -81,11 +81,12 @@ unsafe impl<T: Send> Send for Buffer<T> {}
 unsafe impl<T: Sync> Sync for Buffer<T> {}
 
 impl<T: Copy> Buffer<T> {
-    /// `length` elements, made by `make(index)`.
+    /// Creates a buffer of `length` elements with `make(index)`.
     pub(crate) fn from_fn(length: usize, mut make: impl FnMut(usize) -> T) -> Self {
         const { assert!(align_of::<T>() <= ALIGN) };
         let (chunk, offset) = take(length * size_of::<T>());
-        // SAFETY: `take` gave this part of the chunk to this buffer alone; it has room for the elements, and is aligned.
+        // SAFETY: `take` gave this part of the chunk to this buffer alone; it has room for the elements, and is
+        // aligned.
         let start = unsafe {
             let start = chunk.start.add(offset).cast::<T>();
             for index in 0..length {
@@ -97,7 +98,7 @@ impl<T: Copy> Buffer<T> {
     }
 }
 
-/// A part of a chunk that nobody else has: large ones get a chunk of their own.
+/// Takes an unused part of a chunk. Large parts get their own chunk.
 fn take(bytes: usize) -> (Arc<Chunk>, usize) {
     let bytes = bytes.next_multiple_of(ALIGN);
     if bytes > CHUNK / 4 {

@@ -17,7 +17,7 @@ pub(crate) fn reduce(lanes: [f32; LANES]) -> f32 {
     v[0]
 }
 
-/// The larger one, where NaN counts as nothing if it comes first: one instruction, unlike `f32::max`.
+/// The larger number. A NaN as first argument is ignored. This is one instruction, unlike `f32::max`.
 #[inline(always)]
 pub(crate) fn larger(x: f32, than: f32) -> f32 {
     if x > than { x } else { than }
@@ -75,7 +75,7 @@ fn silu_mul_body(gate_up: &[f32], width: usize, out: &mut [f32]) {
     for (row, out) in gate_up.chunks_exact(2 * width).zip(out.chunks_exact_mut(width)) {
         let (gate, up) = row.split_at(width);
         for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-            // exp of a number that is not positive, on either side of zero.
+            // On both sides of zero, takes exp of a number that is not positive.
             let e = exp(-gate.abs());
             let sigmoid = if *gate >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) };
             *out = gate * sigmoid * up;
@@ -83,8 +83,8 @@ fn silu_mul_body(gate_up: &[f32], width: usize, out: &mut [f32]) {
     }
 }
 
-/// Replaces `out` by `exp((logits - max) / temperature)`, the weights of a tempered softmax; 0 for NaN, and for what is
-/// below `exp(-87)`. Computed without `isa` where the processor lacks it.
+/// Replaces `out` by `exp((logits - max) / temperature)`, the weights of a softmax with temperature. Weights are 0 for
+/// NaN, and where they would be below `exp(-87)`. If the processor lacks `isa`, the baseline computes them.
 pub fn softmax_weights(isa: crate::Isa, logits: &[f32], temperature: f32, out: &mut Vec<f32>) {
     let isa = if isa.is_available() { isa } else { crate::Isa::Baseline };
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -105,7 +105,7 @@ fn softmax_weights_body(logits: &[f32], max: f32, scale: f32, out: &mut [f32]) {
     }
 }
 
-/// Rotates a head in place. `cos` and `sin` have half the head's length.
+/// Rotates a head in place. `cos` and `sin` have half the length of the head.
 pub(crate) fn rope(head: &mut [f32], cos: &[f32], sin: &[f32], interleaved: bool) {
     let half = cos.len();
     for i in 0..half {
@@ -116,7 +116,7 @@ pub(crate) fn rope(head: &mut [f32], cos: &[f32], sin: &[f32], interleaved: bool
     }
 }
 
-/// Index of the largest value; the lowest index wins ties. NaN never wins.
+/// Index of the largest value. The lowest index wins ties; NaN never wins.
 pub fn argmax(values: &[f32]) -> u32 {
     let max = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     values.iter().position(|value| *value == max).unwrap_or(0) as u32

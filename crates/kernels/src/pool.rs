@@ -1,8 +1,8 @@
 //! Threads of one model.
 //!
-//! One region of work at a time, cut into chunks. Each thread claims those of its part one by one, then those that are
-//! left of others: a thread whose core is taken away delays a step by the chunk it holds, not by its share. Workers spin
-//! within a [`Step`] only, give their core away when they wait for long, and sleep between steps.
+//! A pool runs one region of work at a time, divided into chunks. Each thread claims the chunks of its own part one by
+//! one, then the remaining chunks of other threads. If a thread loses its core, it delays the step only by the chunk
+//! that it holds. Workers spin only within a [`Step`], yield their core after a long wait, and sleep between steps.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
@@ -14,20 +14,20 @@ use std::thread::JoinHandle;
 
 use crate::Error;
 
-/// Rounds of spinning within a step before a waiting thread gives its core away: some hundred microseconds, longer than
-/// a chunk of work. A core given away to another process comes back milliseconds later.
+/// Rounds of spinning within a step before a waiting thread yields its core: a few hundred microseconds, which is
+/// longer than a chunk of work. A core that was yielded to another process returns only after milliseconds.
 const SPINS: u32 = 1 << 15;
-/// Rounds of spinning after a step before a worker sleeps: the next step often follows at once.
+/// Rounds of spinning after a step before a worker sleeps, because the next step often follows at once.
 const SPINS_IDLE: u32 = 1 << 11;
-/// Rounds of spinning when the process has more kernel threads than there are cores.
+/// Rounds of spinning if the process has more kernel threads than cores.
 const SPINS_OVERSUBSCRIBED: u32 = 32;
 /// Chunks of a region, per thread.
 const CHUNKS_PER_THREAD: usize = 4;
 
-/// Numbers that one thread normalises, quantises or rotates in about the time that two need to agree on who does what.
+/// How many numbers one thread normalises, quantises or rotates in about the time that two threads need to divide work.
 const LIGHT: usize = 4096;
 
-/// Threads of all pools of the process, callers included.
+/// Threads of all pools of the process, including callers.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 static NEXT_POOL: AtomicUsize = AtomicUsize::new(1);
 
@@ -38,7 +38,7 @@ thread_local! {
 
 type Work<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// Splits work over a fixed number of threads. With one thread everything runs on the caller's.
+/// Splits work over a fixed number of threads. With one thread, everything runs on the caller's thread.
 #[derive(Debug)]
 pub struct Pool {
     id: usize,
@@ -54,11 +54,12 @@ pub struct Pool {
 
 /// What the caller and the workers share.
 struct Control {
-    /// The region in progress; valid for whoever claimed one of its chunks, until that chunk is counted in `done`.
+    /// The region in progress. Valid for a thread that has claimed one of its chunks, until that chunk is counted in
+    /// `done`.
     work: UnsafeCell<Option<*const Work<'static>>>,
-    /// The chunks of each thread that are left to claim.
+    /// The unclaimed chunks of each thread.
     tickets: Vec<Line<AtomicU64>>,
-    /// Chunks of the region that are finished.
+    /// Finished chunks of the region.
     done: Line<AtomicUsize>,
     /// A step is in progress: more regions will follow soon.
     in_step: AtomicBool,
@@ -67,13 +68,13 @@ struct Control {
     asleep: Vec<AtomicBool>,
 }
 
-/// Something with a cache line (two, as processors fetch them in pairs) of its own: cores that write to the same one wait
-/// for each other.
+/// A value with its own cache line (two, because processors fetch them in pairs). Cores that write to the same line
+/// wait for each other.
 #[repr(align(128))]
 struct Line<T>(T);
 
-/// Region number (32 bits), end of a range of chunks (16 bits), next chunk of the range (16 bits), in one word so that a
-/// claim can never be mistaken for one of another region.
+/// Region number (32 bits), end of a range of chunks (16 bits) and next chunk of the range (16 bits), in one word, so a
+/// claim cannot be mistaken for a claim of another region.
 #[derive(Clone, Copy)]
 struct Ticket(u64);
 
@@ -103,14 +104,14 @@ impl Control {
         }
     }
 
-    /// Runs a thread's own chunks, then those that others have not come to.
+    /// Runs a thread's own chunks, then those that other threads have not claimed yet.
     fn work_off(&self, thread: usize) {
         let mut finished = 0;
         let threads = self.tickets.len();
         for other in (thread..threads).chain(0..thread) {
             while let Some(chunk) = self.claim(other) {
-                // SAFETY: the chunk was claimed, so that `work` holds the pointer of its region, whose target lives
-                // until all chunks are counted in `done`; this one is counted below.
+                // SAFETY: the chunk was claimed, so `work` holds the pointer of its region, whose target lives until
+                // all chunks are counted in `done`. This chunk is counted below.
                 let result = catch_unwind(AssertUnwindSafe(|| unsafe {
                     if let Some(work) = *self.work.get() {
                         (*work)(chunk);
@@ -122,7 +123,7 @@ impl Control {
                 finished += 1;
             }
         }
-        // A region cannot end before, so that all of these are of the same one.
+        // The region cannot end before this, so all these chunks belong to the same region.
         if finished > 0 {
             self.done.0.fetch_add(finished, Ordering::Release);
         }
@@ -130,7 +131,8 @@ impl Control {
 }
 
 // SAFETY: `work` is written only between regions, when every chunk of the last one is counted in `done` (acquire), and
-// read only after a claim (acquire) of a chunk that was published after the write (release). All else is atomic or locked.
+// read only after a claim (acquire) of a chunk that was published after the write (release). All else is atomic or
+// locked.
 unsafe impl Sync for Control {}
 // SAFETY: as above; the pointer in `work` is only followed while the caller that owns its target waits.
 unsafe impl Send for Control {}
@@ -156,7 +158,7 @@ fn spins(most: u32) -> u32 {
 }
 
 fn oversubscribed() -> bool {
-    // Asked once, and before any thread is pinned: a pinned thread sees one core.
+    // Read once, before any thread is pinned, because a pinned thread sees one core.
     static CORES: OnceLock<usize> = OnceLock::new();
     let cores = CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
     THREADS.load(Ordering::Relaxed) > *cores
@@ -164,14 +166,14 @@ fn oversubscribed() -> bool {
 
 fn pin(cores: &[usize], index: usize) {
     if let Some(core) = cores.get(index % cores.len().max(1)) {
-        // An optimisation: a machine that refuses to pin still computes.
+        // Pinning is an optimisation, so a failure is ignored.
         let _pinned = core_affinity::set_for_current(core_affinity::CoreId { id: *core });
     }
 }
 
 impl Pool {
-    /// `threads` threads, the caller of [`split`](Self::split) included, pinned to `cores` in turn when given. The
-    /// caller is pinned to the first core when it runs its first step.
+    /// Creates a pool of `threads` threads, including the caller of [`split`](Self::split). They are pinned to `cores`
+    /// in order, if given. The caller is pinned to the first core when it runs its first step.
     pub fn new(threads: usize, cores: Option<Vec<usize>>) -> Result<Self, Error> {
         crate::check("number of threads", threads, (1..=256).contains(&threads), "1 to 256")?;
         let _asked_before_pinning = oversubscribed();
@@ -183,14 +185,14 @@ impl Pool {
                 pin(&cores, index);
                 worker(&shared, index);
             });
-            // Dropping the pool stops the workers that did start.
+            // Dropping the pool stops the workers that have started.
             pool.workers.push(worker.map_err(|error| Error::Threads { threads, reason: error.to_string() })?);
         }
         Ok(pool)
     }
 
-    /// Everything runs on the caller's thread, which is not counted: for callers whose thread another pool counts
-    /// already, such as the small products of a routing policy.
+    /// A pool without workers: everything runs on the caller's thread, which is not counted. For callers whose thread
+    /// another pool already counts, such as the small products of a routing policy.
     pub fn caller() -> Self {
         Self::without_workers(1, 0, Vec::new())
     }
@@ -214,18 +216,18 @@ impl Pool {
         self.threads
     }
 
-    /// Fewer tasks than this leave threads without work.
+    /// With fewer tasks than this, some threads have no work.
     pub(crate) fn tasks_wanted(&self) -> usize {
         if self.threads > 1 { CHUNKS_PER_THREAD * self.threads } else { 1 }
     }
 
-    /// Whether the pools of this process have more threads than the process has cores: waiting then costs others time,
-    /// and steps take longer than they should.
+    /// Whether the pools of this process have more threads than the process has cores. Waiting threads then take time
+    /// from working ones, and steps are slower.
     pub fn oversubscribed(&self) -> bool {
         oversubscribed()
     }
 
-    /// Wakes the workers and keeps them awake while the result lives.
+    /// Wakes the workers, and keeps them awake until the result is dropped.
     pub(crate) fn step(&self) -> Step<'_> {
         if !self.cores.is_empty() && PINNED.replace(self.id) != self.id {
             pin(&self.cores, 0);
@@ -235,9 +237,9 @@ impl Pool {
         Step(&self.shared)
     }
 
-    /// Calls `work` with disjoint ranges that cover `0..tasks`, and waits for all of them. A panic in any of them is
-    /// raised here once all have ended. Inside of `work`, and while another thread splits, everything runs on the
-    /// caller.
+    /// Calls `work` with disjoint ranges that cover `0..tasks`, and waits for all of them. A panic in one of them is
+    /// resumed here after all have ended. Calls from inside `work`, and calls while another thread splits, run entirely
+    /// on the calling thread.
     pub fn split(&self, tasks: usize, work: impl Fn(Range<usize>) + Sync) {
         let region = if self.threads > 1 && tasks > 1 { self.region.try_lock().ok() } else { None };
         if region.is_none() {
@@ -247,8 +249,8 @@ impl Pool {
         self.run(count, &|chunk| work(tasks * chunk / count..tasks * (chunk + 1) / count));
     }
 
-    /// As [`split`](Self::split), for tasks that handle `numbers` numbers each, fast: a few of them are not worth the
-    /// round trip to another core.
+    /// Like [`split`](Self::split), for fast tasks that handle `numbers` numbers each: a few such tasks are not worth
+    /// the round trip to another core.
     pub(crate) fn split_light(&self, tasks: usize, numbers: usize, work: impl Fn(Range<usize>) + Sync) {
         if tasks * numbers < LIGHT { work(0..tasks) } else { self.split(tasks, work) }
     }
@@ -257,12 +259,12 @@ impl Pool {
     fn run(&self, chunks: usize, work: &Work<'_>) {
         let control = &*self.shared;
         // SAFETY: only the lifetime changes. The pointer is followed only for chunks of this region, and this function
-        // does not return, nor unwind, before all of them are done.
+        // neither returns nor unwinds before all of them are done.
         let erased = unsafe { std::mem::transmute::<&Work<'_>, *const Work<'static>>(work) };
         // SAFETY: no region runs (`region` is held), so no worker reads `work`.
         unsafe { *control.work.get() = Some(erased) };
         control.done.0.store(0, Ordering::Relaxed);
-        // The same thread gets the same part of every region, as far as possible: it finds in its cache what it wrote.
+        // As far as possible, a thread gets the same part of every region, so it finds its earlier writes in its cache.
         for (thread, Line(word)) in control.tickets.iter().enumerate() {
             let part = chunks * thread / self.threads..chunks * (thread + 1) / self.threads;
             word.store(Ticket::after(Ticket(word.load(Ordering::Relaxed)), part).0, Ordering::SeqCst);
@@ -290,14 +292,14 @@ impl Drop for Pool {
         self.shared.stop.store(true, Ordering::SeqCst);
         for worker in self.workers.drain(..) {
             worker.thread().unpark();
-            // A worker catches what work throws, so that there is nothing to learn from its result.
+            // A worker catches panics of its work, so its result says nothing.
             let _ended = worker.join();
         }
         THREADS.fetch_sub(self.counted, Ordering::Relaxed);
     }
 }
 
-/// Spins for a while, then gives the core away between looks.
+/// Spins for a while, then yields the core between checks.
 fn wait_until(done: impl Fn() -> bool) {
     let mut left = spins(SPINS);
     while !done() {
@@ -325,7 +327,7 @@ fn worker(control: &Control, index: usize) {
             } else if in_step {
                 std::thread::yield_now();
             } else {
-                // Whoever changes one of these looks at `asleep` afterwards, so that no wake-up is lost.
+                // A thread that changes one of these checks `asleep` afterwards, so no wake-up is lost.
                 asleep.store(true, Ordering::SeqCst);
                 let idle = !control.stop.load(Ordering::SeqCst) && !control.in_step.load(Ordering::SeqCst);
                 if idle && !has_work() {
@@ -337,7 +339,7 @@ fn worker(control: &Control, index: usize) {
     }
 }
 
-/// A mutable slice that several threads write disjoint parts of.
+/// A mutable slice of which several threads write disjoint parts.
 pub(crate) struct Shared<'a, T> {
     pointer: *mut T,
     length: usize,
@@ -356,7 +358,7 @@ impl<'a, T> Shared<'a, T> {
     /// Replaces an element.
     ///
     /// # Safety
-    /// No other thread uses it, and no result of `part` that has it lives.
+    /// No other thread uses the element, and no live result of `part` contains it.
     pub(crate) unsafe fn set(&self, index: usize, value: T) {
         assert!(index < self.length, "element {index} of {}", self.length);
         // SAFETY: in bounds by the assertion; exclusive by the caller's promise.

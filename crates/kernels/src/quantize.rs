@@ -1,4 +1,4 @@
-//! Activations as 8-bit integers in blocks of 32, each with a scale and the sum of its integers.
+//! Activations as 8-bit integers in blocks of 32. Each block has a scale and the sum of its integers.
 
 use crate::isa::for_each_isa;
 use crate::pool::{Pool, Shared};
@@ -7,23 +7,23 @@ use crate::{Error, Isa, check};
 /// Length of a quantisation block.
 pub(crate) const BLOCK: usize = 32;
 
-/// Rows that lie side by side, block by block: as many as products work on at once.
+/// Rows whose blocks are interleaved: as many as products process together.
 pub(crate) const PANEL: usize = 8;
 
 /// 32 quantised activations.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub(crate) struct Block {
-    /// Four 8-bit integers each, the first in the lowest bits.
+    /// Words of four 8-bit integers, the first in the lowest bits.
     pub(crate) values: [i32; BLOCK / 4],
     pub(crate) scale: f32,
     /// `scale` times the sum of the integers.
     pub(crate) scaled_sum: f32,
-    /// `-128` times the sum of the integers: what weights that are stored plus 128 add too much, negated.
+    /// `-128` times the sum of the integers: the correction for weights that are stored plus 128.
     pub(crate) offset: i32,
 }
 
-/// Quantised rows of one width; memory is reused from call to call.
+/// Quantised rows of one width. Memory is reused between calls.
 #[derive(Debug, Default)]
 pub struct Activations {
     pub(crate) width: usize,
@@ -74,7 +74,7 @@ impl<'a> Rows<'a> {
     pub(crate) fn new(to: &'a mut Activations, rows: usize, width: usize) -> Result<Self, Error> {
         check("width of quantised activations", width, width > 0 && width.is_multiple_of(BLOCK), "a multiple of 32")?;
         (to.width, to.rows) = (width, rows);
-        // Only grows, so that a steady batch allocates nothing.
+        // Only grows, so batches of constant size allocate nothing.
         let size = rows.div_ceil(PANEL) * (width / BLOCK);
         to.blocks.resize(size.max(to.blocks.len()), Default::default());
         Ok(Self { width, blocks: Shared::new(to.blocks.as_flattened_mut()) })
@@ -89,7 +89,7 @@ impl<'a> Rows<'a> {
         assert!(x.len() == self.width, "{} activations instead of {}", x.len(), self.width);
         for (block, x) in x.as_chunks::<BLOCK>().0.iter().enumerate() {
             let at = (row / PANEL * per_row + block) * PANEL + row % PANEL;
-            // SAFETY: the caller has this row to itself.
+            // SAFETY: only the caller accesses this row.
             let out = unsafe { self.blocks.part(at..at + 1) };
             #[cfg(target_arch = "x86_64")]
             if isa == Isa::Avx512Vnni {
@@ -102,10 +102,10 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Adding it rounds to nearest, ties to even, and leaves the integer in the low bits.
+/// Adding this number rounds to nearest, ties to even, and leaves the integer in the low bits.
 const MAGIC: f32 = 12_582_912.0;
 
-/// As `quantize_body`, which compilers make slow code of.
+/// Like `quantize_body`, which compilers turn into slow code.
 ///
 /// # Safety
 /// The features of `Isa::Avx512Vnni`.

@@ -1,8 +1,8 @@
-//! What routing reads from a row of logits: the largest ones, and the softmax in two numbers.
+//! The signals that routing reads from a row of logits: the largest ones, and two numbers that describe the softmax.
 //!
-//! A row is worked on in chunks that stay in the first cache, so that memory is read once. Sums of a chunk are relative
-//! to its own maximum; chunks are joined from the first to the last. That order is fixed, hence the results do not
-//! depend on how chunks are given to threads. The largest logits are exact in any order.
+//! A row is processed in chunks that stay in the first-level cache, so memory is read once. Sums of a chunk are
+//! relative to its own maximum, and chunks are combined from the first to the last. Because this order is fixed, the
+//! results do not depend on which threads compute which chunks. The largest logits are exact in any order.
 
 use std::cmp::Ordering;
 
@@ -11,33 +11,33 @@ use crate::ops::{exp, larger, reduce};
 use crate::pool::{Pool, Shared};
 use crate::{Isa, LANES};
 
-/// Logits that are worked on at once.
+/// Logits per chunk.
 const CHUNK: usize = 4096;
 
 /// Scalar signals of one row of logits.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub struct LogitSignals {
-    /// Index of the largest logit; the lowest index wins ties, NaN never wins. 0 when there is nothing but NaN.
+    /// Index of the largest logit. The lowest index wins ties; NaN never wins. 0 if all logits are NaN.
     pub argmax: u32,
-    /// The largest logit, `-inf` when there is none.
+    /// The largest logit, or `-inf` if there is none.
     pub max: f32,
-    /// `ln(sum(exp(logits)))`; `max` when that is not finite, 0 when not asked for.
+    /// `ln(sum(exp(logits)))`; `max` if that is not finite, 0 if not requested.
     pub log_sum_exp: f32,
-    /// Entropy of `softmax(logits)` in nats, over the whole row; 0 when `max` is not finite or when not asked for.
+    /// Entropy of `softmax(logits)` in nats, over the whole row; 0 if `max` is not finite or if not requested.
     pub entropy: f32,
 }
 
-/// Which signals are wanted, besides the largest logit.
+/// The requested signals, in addition to the largest logit.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct SignalSet {
     /// `log_sum_exp` and `entropy`. NaN and `-inf` count as probability 0.
     pub softmax: bool,
-    /// How many of the largest logits.
+    /// Number of largest logits.
     pub top_k: usize,
 }
 
-/// Signals of one row. `top` is replaced by the `min(top_k, len)` largest `(logit, id)`, falling, ties by rising id; NaN
-/// counts as `-inf` there. Computed without `isa` where the processor lacks it.
+/// Computes the signals of one row. `top` is replaced by the `min(top_k, len)` largest `(logit, id)` in descending
+/// order, ties by ascending id; NaN counts as `-inf` there. If the processor lacks `isa`, the baseline computes them.
 pub fn logit_signals(isa: Isa, logits: &[f32], set: SignalSet, top: &mut Vec<(f32, u32)>) -> LogitSignals {
     let isa = if isa.is_available() { isa } else { Isa::Baseline };
     let mut filter = Filter::new(set.top_k, top);
@@ -64,8 +64,8 @@ pub(crate) struct Scratch {
     tops: Vec<Vec<(f32, u32)>>,
 }
 
-/// Signals of all rows of `logits`, `[rows, vocab]`, each as [`logit_signals`] gives them. `top` is replaced by
-/// `[rows, min(top_k, vocab)]`.
+/// Computes the signals of all rows of `logits`, `[rows, vocab]`, equal to those of [`logit_signals`]. `top` is
+/// replaced by `[rows, min(top_k, vocab)]`.
 pub(crate) fn batch_signals(
     (isa, pool): (Isa, &Pool),
     (logits, vocab): (&[f32], usize),
@@ -80,7 +80,7 @@ pub(crate) fn batch_signals(
         return;
     }
     let chunks = vocab.div_ceil(CHUNK);
-    // Few rows are cut into parts, so that every thread gets some.
+    // If there are few rows, they are divided into parts, so that every thread gets work.
     let parts = if pool.threads() > 1 { (2 * pool.threads()).div_ceil(rows).min(chunks) } else { 1 };
     scratch.sums.resize((rows * chunks).max(scratch.sums.len()), Sums::NONE);
     scratch.tops.resize_with((rows * parts).max(scratch.tops.len()), Vec::new);
@@ -136,7 +136,7 @@ impl Sums {
         Self { max, chunk, z: sums[0], weighted: sums[1] }
     }
 
-    /// With a later chunk.
+    /// Combines with a later chunk.
     fn join(self, later: Self) -> Self {
         let (mut high, low) = if later.max > self.max { (later, self) } else { (self, later) };
         if low.z > 0.0 {
@@ -170,7 +170,7 @@ for_each_isa! { fn any_above(x: &[f32], bound: f32, any: &mut bool) = any_above_
 
 #[inline(always)]
 fn maximum_body(x: &[f32], max: &mut f32) {
-    // Two sets of maxima, so that comparisons do not wait for each other.
+    // Two sets of maxima, so comparisons need not wait for each other.
     let mut maxima = [[f32::NEG_INFINITY; LANES]; 2];
     let (chunks, tail) = x.as_chunks::<{ 2 * LANES }>();
     for chunk in chunks {
@@ -185,7 +185,7 @@ fn maximum_body(x: &[f32], max: &mut f32) {
 /// Sums of `exp(x - max)` and of `exp(x - max) * (x - max)`.
 #[inline(always)]
 fn exponentials_body(x: &[f32], max: f32, sums: &mut [f32; 2]) {
-    // Far below, where `exp` gives (almost) 0 anyway: so that `0 * -inf` does not appear. NaN ends up there, too.
+    // Clamps to a number whose `exp` is (almost) 0, so that `0 * -inf` does not occur. NaN is clamped, too.
     let shift = |x: f32| larger(x - max, -87.0);
     let (mut z, mut weighted) = ([0f32; LANES], [0f32; LANES]);
     let (chunks, tail) = x.as_chunks::<LANES>();
@@ -211,16 +211,16 @@ fn any_above_body(x: &[f32], bound: f32, any: &mut bool) {
     *any = x.iter().fold(false, |any, x| any | (*x > bound));
 }
 
-/// Keeps the `k` largest logits of those that are offered by rising id: whatever exceeds the `k`-th largest so far
-/// is collected, and now and then the best `k` of the collection are selected.
+/// Keeps the `k` largest logits of those that are offered by ascending id. It collects logits that exceed the `k`-th
+/// largest so far, and from time to time selects the best `k` of the collection.
 struct Filter<'a> {
     k: usize,
-    /// The `k`-th largest when that was last determined. An equal logit with a later id comes after it.
+    /// The `k`-th largest at the last selection. An equal logit with a later id ranks after it.
     above: Option<f32>,
     kept: &'a mut Vec<(f32, u32)>,
 }
 
-/// Falling logits, then rising ids. There is no NaN among them.
+/// Orders by descending logits, then ascending ids. There is no NaN among them.
 fn order(a: &(f32, u32), b: &(f32, u32)) -> Ordering {
     b.0.partial_cmp(&a.0).unwrap_or(Ordering::Equal).then(a.1.cmp(&b.1))
 }
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a row should give, in f64 and by sorting.
+    /// The expected signals of a row, computed in f64 and by sorting.
     fn oracle(logits: &[f32], k: usize) -> (LogitSignals, Vec<(f32, u32)>) {
         let mut sorted: Vec<(f32, u32)> =
             logits.iter().zip(0..).map(|(x, id)| (if x.is_nan() { f32::NEG_INFINITY } else { *x }, id)).collect();

@@ -1,4 +1,4 @@
-//! The whole decoder, bit for bit: what a row yields depends on nothing but its own tokens.
+//! The whole decoder, bit for bit: the output of a row depends only on its own tokens.
 
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ fn decoder(shape: Shape, isa: Isa, threads: usize) -> Decoder {
 const NEEDS: StepNeeds =
     StepNeeds { hidden: true, residual: true, signals: SignalSet { softmax: true, top_k: 5 }, extra_row: Some(3) };
 
-/// Bits of all that a step gives for row `index` of its results.
+/// Bits of all outputs of a step for row `index` of its results.
 fn bits(out: &StepOutput, index: usize) -> Vec<u32> {
     let d = out.hidden.len() / out.signals.len();
     let signals = out.signals[index];
@@ -105,18 +105,18 @@ fn bits(out: &StepOutput, index: usize) -> Vec<u32> {
     floats.map(|x| x.to_bits()).chain(top.iter().map(|(_, id)| *id)).chain([signals.argmax]).collect()
 }
 
-/// What follows the last token of each prompt. Prompts advance together, `chunk` tokens a step (their own, when less).
+/// The outputs after the last token of each prompt. Prompts advance together, by up to `chunk` tokens per step.
 fn results(shape: Shape, isa: Isa, threads: usize, prompts: &[Vec<u32>], chunk: usize) -> Vec<Vec<u32>> {
     let mut decoder = decoder(shape, isa, threads);
     let per_prompt = POSITIONS / BLOCK;
     let mut kv =
         KvCache::new(2, shape.kv_heads, shape.dim, (prompts.len() * per_prompt, BLOCK), shape.kv).expect("a cache");
-    // Block tables in falling order, interleaved over the prompts.
+    // Block tables in descending order, interleaved over the prompts.
     let table = |i: usize| (0..per_prompt).map(|b| ((per_prompt - 1 - b) * prompts.len() + i) as u32).collect();
     let tables: Vec<Vec<u32>> = (0..prompts.len()).map(table).collect();
     let mut results = vec![Vec::new(); prompts.len()];
     let mut out = StepOutput::default();
-    // The last steps have no rows at all: that is not an error.
+    // The last steps have no rows at all, which is not an error.
     for start in (0..POSITIONS).step_by(chunk) {
         let live: Vec<usize> = (0..prompts.len()).filter(|i| prompts[*i].len() > start).collect();
         let inputs: Vec<RowInput<'_>> = live
@@ -160,7 +160,7 @@ fn results_do_not_depend_on_batch_chunks_threads_or_instruction_set() {
     }
 }
 
-/// A decoder of the second shape, but layers do nothing.
+/// A decoder of the second shape whose layers do nothing.
 fn idle_decoder() -> Decoder {
     let zero = |n, k| PackedMatrix::from_f32(n, k, &vec![0.0; n * k]).expect("fits");
     let (d, dim) = (64, 32);

@@ -17,7 +17,7 @@ fn noise(seed: u64, count: usize) -> Vec<f32> {
         .collect()
 }
 
-/// GGUF blocks of random weights, and what they stand for.
+/// GGUF blocks of random weights, and their values.
 fn blocks(kind: BlockKind, seed: u64, n: usize, k: usize) -> (Vec<u8>, Vec<f32>) {
     let random = noise(seed, n * k + 2 * n * k / 32);
     let mut bytes = Vec::new();
@@ -57,7 +57,7 @@ fn multiply(matrix: &PackedMatrix, isa: Isa, threads: usize, x: &[f32]) -> Vec<f
     let stride = matrix.n() + 3;
     let mut out = vec![7.0; rows * stride];
     matrix.multiply(isa, &pool, (x, &quantized), &mut out, (stride, 2)).expect("fits");
-    // Neighbouring columns are left alone.
+    // Neighbouring columns are not changed.
     assert!(out.chunks(stride).all(|row| row[..2] == [7.0, 7.0] && row[stride - 1] == 7.0));
     out.chunks(stride).flat_map(|row| row[2..stride - 1].to_vec()).collect()
 }

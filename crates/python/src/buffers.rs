@@ -1,5 +1,5 @@
-//! The arrays of a batch view: allocated by NumPy once and filled for every step. Python sees views of them, and what it
-//! writes is read from them; nothing is converted element by element, and nothing is allocated per step.
+//! The arrays of a batch view. NumPy allocates them once, and the engine fills them for every step. Python gets views
+//! of them, and the engine reads its decisions from them. No step converts single elements or allocates memory.
 
 use numpy::{Element, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
@@ -8,7 +8,7 @@ use tokenrouter_engine::routing::{BatchView, Row, SignalNeeds};
 
 use crate::policy::PythonState;
 
-/// Rows of the first arrays; they double when a batch has more.
+/// Initial number of rows of the arrays. It doubles when a batch has more.
 const ROWS: usize = 16;
 
 /// Values in the array `decision`: a model's index, or one of these.
@@ -45,7 +45,7 @@ pub(crate) struct Buffers {
     score: One<f32>,
 }
 
-/// Columns of the arrays that have some.
+/// Numbers of columns of the two-dimensional arrays.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Widths {
     pub(crate) model: ModelIndex,
@@ -63,7 +63,7 @@ impl Widths {
 }
 
 impl Buffers {
-    /// For at least `rows` rows.
+    /// Allocates arrays for at least `rows` rows.
     pub(crate) fn new(py: Python<'_>, widths: Widths, rows: usize) -> PyResult<Self> {
         let rows = rows.next_power_of_two().max(ROWS);
         let Widths { model, top, hidden, embedding, state } = widths;
@@ -120,7 +120,7 @@ impl Buffers {
         fill(py, &self.entropy, output.softmax.iter().map(|softmax| softmax.entropy))?;
         fill(py, &self.log_sum_exp, output.softmax.iter().map(|softmax| softmax.log_sum_exp))?;
         fill(py, &self.extra, output.extra.iter().copied())?;
-        // The runner may give more than was asked for.
+        // The runner may return more than was requested.
         if self.widths.top > 0 {
             let top = (0..rows).flat_map(|row| batch.signals(row).top.iter().take(self.widths.top));
             fill_table(py, &self.top_logits, top.clone().map(|(logit, _)| *logit))?;
@@ -148,7 +148,8 @@ impl Buffers {
         Ok(())
     }
 
-    /// Gives `each` row its decision, whether its candidate is dropped at a switch, and takes scores and states over.
+    /// Calls `each` for every row with its decision and whether its candidate is dropped at a switch. Stores scores and
+    /// states.
     pub(crate) fn read(&self, py: Python<'_>, rows: &mut [Row], each: impl Fn(&mut Row, i64)) -> PyResult<()> {
         let (decision, drop, score) = (
             self.decision.bind(py).try_readonly()?,

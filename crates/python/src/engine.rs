@@ -1,4 +1,4 @@
-//! The engine, as Python holds it.
+//! The engine, as a Python class.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use crate::policy::PythonPolicy;
 use crate::sampling::Sampling;
 use crate::stream::{NativeStream, Reader};
 
-/// A stream and the callback that is given its pieces.
+/// A stream and the callback that gets its pieces.
 type Job = (Reader, Py<PyAny>);
 
 /// A running engine. Several threads may use it at the same time.
@@ -36,7 +36,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Ends every stream with an error, then the threads.
+    /// Ends every stream with an error, then stops the threads.
     fn close(self) {
         drop(self.engine);
         drop(self.jobs);
@@ -44,7 +44,7 @@ impl Parts {
     }
 }
 
-/// Forwards streams until nobody can add more.
+/// Forwards streams until no sender of new streams exists.
 fn pump(runtime: &Runtime, mut jobs: UnboundedReceiver<Job>) {
     runtime.block_on(async {
         let mut running = JoinSet::new();
@@ -60,7 +60,7 @@ fn runtime() -> std::io::Result<Runtime> {
     Builder::new_current_thread().enable_time().build()
 }
 
-/// A prompt in one of its forms.
+/// A prompt, as text, token ids or a conversation.
 #[derive(FromPyObject)]
 enum Prompt {
     #[pyo3(transparent, annotation = "str")]
@@ -70,8 +70,8 @@ enum Prompt {
 }
 
 impl NativeEngine {
-    /// Works with the parts, without the interpreter's lock: a subserver may need it to finish its step. That is also true
-    /// for letting go of the parts, which ends the engine if it was closed in the meantime.
+    /// Works with the parts without the interpreter's lock, because a subserver may need the lock to finish its step.
+    /// The parts are also dropped without it: this stops the engine if it was closed in the meantime.
     fn with<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&Parts) -> T + Send) -> PyResult<T> {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let parts = parts.ok_or_else(|| raise(py, Kind::Closed, "the engine is closed"))?;
@@ -83,7 +83,7 @@ impl NativeEngine {
     }
 }
 
-/// The tokens of a prompt; the message says what is wrong with it.
+/// The tokens of a prompt, or a message that says what is wrong with it.
 fn tokens(engine: &Engine, prompt: Prompt, conversation: bool) -> Result<Vec<u32>, String> {
     let text = match prompt {
         Prompt::Text(text) => text,
@@ -120,7 +120,7 @@ impl NativeEngine {
         Ok(Self { parts: Mutex::new(Some(Arc::new(parts))), next_key: AtomicU64::new(0) })
     }
 
-    /// Takes a request in. `prompt` is a text, token ids, or (`conversation`) messages as JSON.
+    /// Submits a request. `prompt` is a text, token ids, or (with `conversation`) messages as JSON.
     #[pyo3(signature = (prompt, sampling_params, conversation=false))]
     fn submit(
         &self,
@@ -153,7 +153,7 @@ impl NativeEngine {
         })
     }
 
-    /// Key that the next request's draws are made with.
+    /// The key for the random draws of the next request.
     #[getter]
     fn next_key(&self) -> u64 {
         self.next_key.load(Relaxed)
@@ -165,7 +165,7 @@ impl NativeEngine {
         self.next_key.store(key, Relaxed);
     }
 
-    /// What was decided at launch, as JSON.
+    /// Decisions made at launch, as JSON.
     fn info(&self, py: Python<'_>) -> PyResult<String> {
         self.with(py, |parts| serde_json::to_string(parts.engine.info()).unwrap_or_default())
     }
@@ -180,7 +180,7 @@ impl NativeEngine {
         self.with(py, |parts| parts.engine.model_names().to_vec())
     }
 
-    /// Takes no new requests; whether the open ones ended within `seconds`.
+    /// Refuses new requests, and returns whether the open ones ended within `seconds`.
     fn drain(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let timeout = Duration::try_from_secs_f64(seconds)
             .map_err(|error| raise(py, Kind::InvalidRequest, format!("timeout {seconds}: {error}")))?;
@@ -190,7 +190,7 @@ impl NativeEngine {
     /// Stops the engine; open requests end with an error.
     fn close(&self, py: Python<'_>) {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A call in another thread may still use them; the last one ends them.
+        // A call in another thread may still use the parts. The last user drops them.
         py.detach(|| parts.and_then(Arc::into_inner).map(Parts::close));
     }
 }

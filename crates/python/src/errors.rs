@@ -1,4 +1,4 @@
-//! Errors as the exceptions of `tokenrouter.errors`.
+//! Converts errors to the exceptions of `tokenrouter.errors`.
 
 use pyo3::prelude::*;
 use tokenrouter_engine::{EngineError, SubmitError};
@@ -27,19 +27,19 @@ impl Kind {
     }
 }
 
-/// An exception of the package. They are classes of Python, so that they can be a `ValueError` as well.
+/// An exception of the package. The classes are defined in Python, so they can also be a `ValueError`.
 pub(crate) fn raise(py: Python<'_>, kind: Kind, message: impl Into<String>) -> PyErr {
     let exception = || py.import("tokenrouter.errors")?.getattr(kind.class())?.call1((message.into(),));
     exception().map_or_else(|error| error, PyErr::from_value)
 }
 
-/// An engine that could not be launched.
+/// The error of an engine that could not be launched.
 pub(crate) fn launch(py: Python<'_>, error: &EngineError) -> PyErr {
     let kind = if matches!(error, EngineError::Model { .. }) { Kind::Model } else { Kind::Config };
     raise(py, kind, error.to_string())
 }
 
-/// A request that was not taken.
+/// The error of a request that was refused.
 pub(crate) fn submit(py: Python<'_>, error: &SubmitError) -> PyErr {
     let kind = match error {
         SubmitError::Overloaded { .. } => Kind::Overloaded,

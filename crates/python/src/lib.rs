@@ -1,6 +1,6 @@
-//! `tokenrouter._native`: what the Python package `tokenrouter` is made of. Its users see the classes in `python/`.
+//! `tokenrouter._native`: the extension module of the Python package `tokenrouter`. Users see the classes in `python/`.
 //!
-//! Values with structure cross the border as JSON, which both sides have types for; arrays of every step do not.
+//! Structured values cross the boundary as JSON, for which both sides have types. The arrays of every step do not.
 
 mod buffers;
 mod engine;

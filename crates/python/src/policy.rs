@@ -11,7 +11,7 @@ use tokenrouter_engine::routing::{BatchView, Candidate, Decision, RoutingPolicy,
 
 use crate::buffers::{Buffers, FINISH, RETRY, STAY, Widths};
 
-/// What a method keeps of one request.
+/// The state that a method stores for one request.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub(crate) struct PythonState {
     pub(crate) values: Vec<f64>,
@@ -32,7 +32,7 @@ pub(crate) struct PythonPolicy {
     models: usize,
     seats: Vec<Seat>,
     takes_threshold: bool,
-    /// Whether the class has a `send` or `receive` of its own: the defaults need no Python.
+    /// Whether the class overrides `send` or `receive`. The defaults need no call to Python.
     sends: bool,
     receives: bool,
 }
@@ -51,7 +51,7 @@ fn words(py: Python<'_>, error: &PyErr) -> String {
 }
 
 impl PythonPolicy {
-    /// Asks the object what it needs of a system.
+    /// Calls `setup` and `needs` of the object for a system.
     pub(crate) fn build(object: &Py<PyAny>, system: &SystemView) -> BuiltPolicy {
         Python::attach(|py| {
             let policy = Self::of(py, object, system).map_err(|error| words(py, &error))?;
@@ -157,7 +157,7 @@ impl RoutingPolicy for PythonPolicy {
         if !self.sends {
             return default;
         }
-        // There is no way to fail here: what cannot be asked is committed, and the traceback goes where Python's go.
+        // This function cannot fail. If the call fails, the candidate is committed, and Python prints the traceback.
         let asked = Python::try_attach(|py| {
             self.send_in(py, row, to).map_err(|error| error.write_unraisable(py, Some(self.object.bind(py)))).ok()
         });

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use tokenrouter_engine::{RoutingOverrides, SamplingParams};
 
-/// One text or several.
+/// One text, or a list of them.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Texts {
@@ -11,7 +11,7 @@ enum Texts {
     Several(Vec<String>),
 }
 
-/// The mapping; unknown names are refused, with those that exist.
+/// The mapping. Unknown names are refused with a message that lists the known ones.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Sampling {
@@ -30,9 +30,9 @@ pub(crate) struct Sampling {
     ignore_eos: bool,
     stop_token_ids: Vec<u32>,
     stop: Option<Texts>,
-    /// Instead of the threshold of the routing method.
+    /// Replaces the threshold of the routing method.
     routing_threshold: Option<f64>,
-    /// Seed of the routing's draws.
+    /// Seed of the routing draws.
     routing_seed: Option<u64>,
 }
 
@@ -63,7 +63,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// From JSON; the message names the parameter.
+    /// Parses JSON. The error message names the parameter.
     pub(crate) fn parse(json: &str) -> Result<(SamplingParams, RoutingOverrides), String> {
         let given: Self = serde_json::from_str(json).map_err(|error| format!("sampling_params: {error}"))?;
         let stop = match given.stop {

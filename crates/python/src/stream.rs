@@ -1,4 +1,4 @@
-//! One request's tokens on their way to Python.
+//! The token stream of one request, as a Python class.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use tokio::runtime::Runtime;
 
 use crate::errors::{Kind, raise};
 
-/// How often a waiting call looks for Ctrl-C.
+/// How often a waiting call checks for Ctrl-C.
 const SIGNALS: Duration = Duration::from_millis(100);
 
-/// Text, token ids and their models, and at the end how it ended (JSON).
+/// Text, token ids and their models; in the last piece, how the request ended (JSON).
 #[derive(Debug, Default)]
 pub(crate) struct Piece {
     text: String,
@@ -84,12 +84,12 @@ impl Reader {
             "tokens_by_model": stats.tokens_by_model,
             "handoffs": stats.handoffs,
             "queue_wait_s": stats.queue_wait.as_secs_f64(),
-            "buffer_wait_s": stats.admission_wait.as_secs_f64(),
+            "buffer_wait_s": stats.buffer_wait.as_secs_f64(),
         })
         .to_string()
     }
 
-    /// Gives every piece to `callback`, then `None`.
+    /// Calls `callback` with every piece, then with `None`.
     pub(crate) async fn forward(mut self, callback: Py<PyAny>) {
         loop {
             let piece = self.next().await;
@@ -99,7 +99,7 @@ impl Reader {
                 callback.call1(py, (piece,))?;
                 Ok(())
             });
-            // The event loop may have been closed: nobody listens any more, and dropping the stream cancels.
+            // The event loop may be closed. Then nothing reads the pieces, and dropping the stream cancels the request.
             if ended || !matches!(told, Some(Ok(()))) {
                 break;
             }
@@ -108,7 +108,7 @@ impl Reader {
     }
 }
 
-/// A request on its way. Dropping it cancels the request.
+/// A request in progress. Dropping it cancels the request.
 #[pyclass(module = "tokenrouter._native")]
 pub(crate) struct NativeStream {
     id: RequestId,
@@ -126,7 +126,7 @@ impl NativeStream {
         self.reader.take()
     }
 
-    /// Waits for a piece without the interpreter's lock, and with an eye on Ctrl-C.
+    /// Waits for a piece without the interpreter's lock, and checks for Ctrl-C.
     fn wait(&mut self, py: Python<'_>) -> PyResult<Option<Piece>> {
         let runtime = Arc::clone(&self.runtime);
         loop {
@@ -157,7 +157,7 @@ impl NativeStream {
         self.wait(py)?.map(|piece| piece.into_tuple(py)).transpose()
     }
 
-    /// All pieces as one.
+    /// All pieces, joined into one.
     fn collect<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let mut whole = Piece::default();
         while whole.end.is_none() {
@@ -172,7 +172,7 @@ impl NativeStream {
         if self.reader.is_some() {
             return self.drop_reader(py);
         }
-        // It was forwarded: the pump holds the reader and gets the end.
+        // The stream was forwarded, so the pump has the reader and gets the end.
         let engine = self.engine.upgrade();
         py.detach(|| {
             if let Some(engine) = engine {

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tokenrouter as tr
-from tokenrouter.bench import Asked, Borrow
+from tokenrouter.bench import Borrow, BorrowWithSend
 
 CONFIG = {
     "models": {"small": {"emulated": {"latency_ms": 0.2}}, "large": {"emulated": {"latency_ms": 0.5}}},
@@ -24,7 +24,7 @@ def test_the_same_method_in_python_and_in_rust_writes_the_same():
     rust = run(None)
     assert {origin for _, origins in rust for origin in origins} == {"small", "large"}
     assert run(Borrow(0.3)) == rust
-    assert run(Asked(0.3)) == rust, "with `send` in Python"
+    assert run(BorrowWithSend(0.3)) == rust, "with `send` in Python"
 
 
 class Alternate(tr.RoutingPolicy):

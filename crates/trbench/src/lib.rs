@@ -25,8 +25,3 @@ pub mod sweep;
 pub mod trace;
 pub mod train;
 pub mod trials;
-
-#[cfg(test)]
-#[allow(dead_code, reason = "the engine's tests use more of it")]
-#[path = "../../engine/tests/engine/tiny.rs"]
-mod tiny;

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
+use tokenrouter_core::kv::plan::{DeviceMemory, ModelMemory, common_capacity};
 use tokenrouter_engine::Config;
 use tokenrouter_engine::config::{KvDtypeConfig, ModelConfig};
-use tokenrouter_engine::kv::plan::{DeviceMemory, ModelMemory, common_capacity, devices};
+use tokenrouter_engine::memory::devices;
 use tokenrouter_engine::model::{ModelFiles, Shape, locate};
 
 use crate::cli::usage;

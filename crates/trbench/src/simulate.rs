@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use tokenrouter_engine::scheduler::Mutation;
 use tokenrouter_engine::simulation::Fault;
 use tokenrouter_engine::simulation::campaign::{self, Failure, Options, Summary};
 
@@ -82,11 +81,22 @@ fn options(args: &SimulateArgs) -> anyhow::Result<Options> {
         [none] if none == "none" => Vec::new(),
         names => names.iter().map(|name| name.parse::<Fault>().map_err(usage)).collect::<Result<_, _>>()?,
     };
-    let mutation = args.mutation.as_deref().map(|name| name.parse::<Mutation>().map_err(usage)).transpose()?;
-    if mutation.is_some() && !cfg!(feature = "mutations") {
-        return Err(usage("`--mutation` needs a build with `--features mutations`"));
+    let options = Options { faults, requests: args.requests.clone(), ..Options::default() };
+    with_mutation(options, args.mutation.as_deref())
+}
+
+#[cfg(feature = "mutations")]
+fn with_mutation(options: Options, name: Option<&str>) -> anyhow::Result<Options> {
+    let mutation = name.map(|name| name.parse().map_err(usage)).transpose()?;
+    Ok(Options { mutation, ..options })
+}
+
+#[cfg(not(feature = "mutations"))]
+fn with_mutation(options: Options, name: Option<&str>) -> anyhow::Result<Options> {
+    match name {
+        Some(_) => Err(usage("`--mutation` needs a build with `--features mutations`")),
+        None => Ok(options),
     }
-    Ok(Options { faults, requests: args.requests.clone(), mutation })
 }
 
 fn report(

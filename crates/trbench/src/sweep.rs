@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 use tokenrouter_engine::Config;
-use tokenrouter_engine::routing::registry::{self, Span, Sweep};
+use tokenrouter_engine::routing::registry::{self, Keeps, Sweep};
 
 use crate::cli::usage;
 use crate::report::{Format, plain_table};
@@ -118,20 +118,20 @@ impl Scores {
     }
 
     /// Share of the large model with a threshold on the scores as sorted, where high is hard.
-    fn share_at(&self, threshold: f64, span: Span) -> f64 {
+    fn share_at(&self, threshold: f64, span: Keeps) -> f64 {
         let above = |scores: &[f64]| {
             let below = scores.partition_point(|score| *score <= threshold);
             (scores.len() - below) as f64 / scores.len().max(1) as f64
         };
         let up = above(&self.small);
         match span {
-            Span::Token | Span::Request => up,
+            Keeps::Token | Keeps::Request => up,
             // Without scores of the large model every visit is taken to last one token.
-            Span::UntilEasy => {
+            Keeps::UntilEasy => {
                 let back = if self.large.is_empty() { 1.0 } else { 1.0 - above(&self.large) };
                 if up == 0.0 { 0.0 } else { up / (back * (1.0 - up) + up) }
             }
-            Span::Step => {
+            Keeps::Step => {
                 let [small, large] = self.step_tokens;
                 up * large / (up * large + (1.0 - up) * small)
             }
@@ -142,7 +142,7 @@ impl Scores {
     /// or the gap before it if that is nearer.
     fn threshold_for(&self, share: f64, sweep: Sweep) -> Point {
         let mut all: Vec<f64> = self.small.clone();
-        if sweep.span == Span::UntilEasy {
+        if sweep.span == Keeps::UntilEasy {
             all.extend(&self.large);
             all.sort_unstable_by(f64::total_cmp);
         }
@@ -180,8 +180,8 @@ fn print(points: &[Point], method: &str, sweep: Sweep, scores: &Scores, format: 
             let headings = ["wanted share", sweep.option, "expected share"];
             writeln!(out, "{}", plain_table(&headings, points.iter().map(row), format))?;
             let of = match sweep.span {
-                Span::Request => "requests",
-                Span::Step => "tokens before the answer",
+                Keeps::Request => "requests",
+                Keeps::Step => "tokens before the answer",
                 _ => "tokens",
             };
             writeln!(
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
     use crate::trace::testing::{step, trace};
 
-    fn sweep(span: Span) -> Sweep {
+    fn sweep(span: Keeps) -> Sweep {
         Sweep { option: "entropy_threshold", high_is_hard: true, span }
     }
 
@@ -211,11 +211,11 @@ mod tests {
 
     #[test]
     fn a_borrowed_token_share_is_a_quantile() {
-        let scores = Scores::of(&[small_scores((0..100).map(|i| i as f32))], sweep(Span::Token));
-        let point = scores.threshold_for(0.2, sweep(Span::Token));
+        let scores = Scores::of(&[small_scores((0..100).map(|i| i as f32))], sweep(Keeps::Token));
+        let point = scores.threshold_for(0.2, sweep(Keeps::Token));
         assert_eq!((point.threshold, point.expected), (79.5, 0.2));
         // The same scores where low is hard: the lowest fifth.
-        let low = Sweep { high_is_hard: false, ..sweep(Span::Token) };
+        let low = Sweep { high_is_hard: false, ..sweep(Keeps::Token) };
         let scores = Scores::of(&[small_scores((0..100).map(|i| i as f32))], low);
         assert_eq!(scores.threshold_for(0.2, low).threshold, 19.5);
     }
@@ -226,9 +226,9 @@ mod tests {
         let mut steps: Vec<_> =
             (0..100).map(|i| step(0, "a", true, 0, Some(if i % 2 == 0 { 1.0 } else { 0.0 }))).collect();
         steps.extend((0..100).map(|i| step(1, "b", true, 1, Some(if i % 4 == 0 { 0.0 } else { 1.0 }))));
-        let scores = Scores::of(&[trace(steps)], sweep(Span::UntilEasy));
+        let scores = Scores::of(&[trace(steps)], sweep(Keeps::UntilEasy));
         let (a, b) = (0.5, 0.25);
-        assert!((scores.share_at(0.5, Span::UntilEasy) - a / (b * (1.0 - a) + a)).abs() < 1e-12);
+        assert!((scores.share_at(0.5, Keeps::UntilEasy) - a / (b * (1.0 - a) + a)).abs() < 1e-12);
     }
 
     #[test]
@@ -238,8 +238,8 @@ mod tests {
         steps.extend((0..2).map(|_| step(0, "a", true, 0, None)));
         steps.push(step(0, "probe", false, 1, Some(2.0)));
         steps.extend((0..9).map(|_| step(1, "b", true, 1, None)));
-        let scores = Scores::of(&[trace(steps)], sweep(Span::Step));
+        let scores = Scores::of(&[trace(steps)], sweep(Keeps::Step));
         assert_eq!(scores.step_tokens, [3.0, 9.0]);
-        assert!((scores.share_at(1.0, Span::Step) - 0.75).abs() < 1e-12);
+        assert!((scores.share_at(1.0, Keeps::Step) - 0.75).abs() < 1e-12);
     }
 }

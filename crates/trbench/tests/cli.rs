@@ -154,6 +154,18 @@ fn bad_input_is_named_and_exits_with_2() {
             vec!["cannot write to the output folder", "file/results"],
         ),
         (vec!["run", "--endpoint", "ftp://x"], vec!["ftp://x", "`http`"]),
+        (
+            vec!["run", "-c", EMULATED, "--set", "system.max_active=many"],
+            vec!["error: --set `system.max_active=many`: `max_active` is `many`, allowed is a whole number, 0 or more"],
+        ),
+        (
+            vec!["run", "-c", EMULATED, "--set", "system.max_active=2"],
+            vec!["error: --set `system.max_active=2`: `thresholds` [1, 4] can deadlock"],
+        ),
+        (
+            vec!["run", "--set", "models.large.dtpe=f32"],
+            vec!["error: --set `models.large.dtpe=f32`: unknown key `dtpe`"],
+        ),
         (vec!["report", "--result", "no/such/folder"], vec!["no/such/folder"]),
         (vec!["serve"], vec!["--config"]),
         (vec!["models", "fetch", "gpt"], vec!["demo"]),

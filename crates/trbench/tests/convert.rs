@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use proptest::prelude::*;
 use serde_json::Value;
-use tokenrouter_engine::routing::heads::{Head, HeadFile, HeadKind, HeadTensor, HeadValues, R2rInputs};
+use tokenrouter_engine::heads::{Head, HeadFile, HeadKind, HeadTensor, HeadValues, R2rInputs};
 use trbench::convert::archive::Checkpoint;
 use trbench::convert::pickle::{Object, Pickle, PickleError};
 

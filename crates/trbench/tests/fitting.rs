@@ -6,10 +6,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tokenrouter_engine::config::ModelConfig;
 use tokenrouter_engine::model::ModelFiles;
-
-#[allow(dead_code, reason = "the engine's tests use more of it")]
-#[path = "../../engine/tests/engine/tiny.rs"]
-mod tiny;
+use tokenrouter_testing::tiny;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

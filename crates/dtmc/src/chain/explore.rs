@@ -2,9 +2,9 @@
 
 use super::key::{Field, Key, Layout};
 use super::matrix::TransitionMatrix;
-use super::outcomes::{Outcomes, Span};
+use super::outcomes::{Outcomes, PoolRange};
 use super::table::StateTable;
-use crate::{Error, Model};
+use crate::{ClosedSystem, Error};
 use rayon::slice::ParallelSliceMut;
 
 /// How one model launches.
@@ -47,9 +47,16 @@ impl Launcher {
     }
 }
 
+/// Where exploration starts: every request waits in one routing state.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Start {
+    pub(crate) routing_state: usize,
+    pub(crate) requests: u32,
+}
+
 /// When exploration stops early.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct ChainLimits {
     /// Most states.
     pub(crate) states: usize,
     /// Most bytes over all arrays.
@@ -61,7 +68,7 @@ pub(crate) struct Limits {
 pub(crate) enum Stop {
     /// A limit was reached after this many states were found.
     Limit { found: usize },
-    /// The model or the start is at fault.
+    /// The system or the start is at fault.
     Bad(Error),
 }
 
@@ -74,7 +81,7 @@ pub(crate) struct Explored<K> {
     pub(crate) initial: u32,
 }
 
-/// Reusable workspace: distributions are shared by all threshold vectors of one model.
+/// Reusable workspace: distributions are shared by all threshold vectors of one system.
 pub(crate) struct Explorer<K> {
     pub(crate) layout: Layout,
     outcomes: Outcomes<K>,
@@ -94,26 +101,26 @@ pub(crate) struct Event<K> {
 }
 
 impl<K: Key> Explorer<K> {
-    pub(crate) fn new(model: &Model, layout: Layout) -> Self {
-        let running_masks = (0..model.models())
+    pub(crate) fn new(system: &ClosedSystem, layout: Layout) -> Self {
+        let running_masks = (0..system.models())
             .map(|index| {
-                model
+                system
                     .states_of(index)
                     .fold(K::default(), |mask, state| mask | layout.running[state].place(layout.running[state].mask))
             })
             .collect();
-        let launchers: Vec<Launcher> = (0..model.models())
+        let launchers: Vec<Launcher> = (0..system.models())
             .map(|index| Launcher {
                 threshold: 1,
-                cap: model.largest_batch(index),
+                cap: system.largest_batch(index),
                 clock: layout.clock[index],
                 idle: layout.idle[index],
-                fields: model.states_of(index).map(|state| (layout.waiting[state], layout.running[state])).collect(),
-                quanta: (1..=model.largest_batch(index)).map(|batch| model.quanta(index, batch)).collect(),
+                fields: system.states_of(index).map(|state| (layout.waiting[state], layout.running[state])).collect(),
+                quanta: (1..=system.largest_batch(index)).map(|batch| system.quanta(index, batch)).collect(),
             })
             .collect();
-        let splits = launchers.iter().any(|launcher| launcher.may_split(model.concurrency()));
-        let outcomes = Outcomes::new(model);
+        let splits = launchers.iter().any(|launcher| launcher.may_split(system.concurrency()));
+        let outcomes = Outcomes::new(system);
         Self { layout, outcomes, table: StateTable::new(), running_masks, launchers, splits }
     }
 
@@ -121,8 +128,8 @@ impl<K: Key> Explorer<K> {
     pub(crate) fn explore(
         &mut self,
         thresholds: &[u32],
-        start: (usize, u32),
-        limits: Limits,
+        start: Start,
+        limits: ChainLimits,
     ) -> Result<Explored<K>, Stop> {
         for (launcher, &threshold) in self.launchers.iter_mut().zip(thresholds) {
             launcher.threshold = threshold;
@@ -174,9 +181,9 @@ impl<K: Key> Explorer<K> {
     }
 
     /// All requests waiting in one routing state, every model idle, nothing launched yet.
-    pub(crate) fn initial(&self, (state, requests): (usize, u32)) -> K {
+    pub(crate) fn initial(&self, Start { routing_state, requests }: Start) -> K {
         let idle = self.launchers.iter().fold(K::default(), |key, launcher| key + launcher.clock.place(launcher.idle));
-        idle + self.layout.waiting[state].place(requests)
+        idle + self.layout.waiting[routing_state].place(requests)
     }
 
     /// The next event of a state; `None` when nothing runs.
@@ -217,7 +224,7 @@ impl<K: Key> Explorer<K> {
     }
 
     #[inline]
-    fn expand(&mut self, event: &Event<K>, span: Span, keys: &mut Vec<K>, columns: &mut Vec<u32>) {
+    fn expand(&mut self, event: &Event<K>, span: PoolRange, keys: &mut Vec<K>, columns: &mut Vec<u32>) {
         for &delta in &self.outcomes.deltas[span.start as usize..(span.start + span.len) as usize] {
             let mut key = event.base + delta;
             let mut idle = event.idle;
@@ -245,7 +252,7 @@ impl<K: Key> Explorer<K> {
     }
 
     /// Rows of models whose capped batches mix routing states: their own probabilities per row.
-    fn expand_split(&mut self, event: &Event<K>, span: Span, keys: &mut Vec<K>, matrix: &mut TransitionMatrix) {
+    fn expand_split(&mut self, event: &Event<K>, span: PoolRange, keys: &mut Vec<K>, matrix: &mut TransitionMatrix) {
         let mut found: Vec<(K, f64)> = Vec::new();
         for at in span.start as usize..(span.start + span.len) as usize {
             let key = event.base + self.outcomes.deltas[at];
@@ -317,7 +324,7 @@ impl<K: Key> Explorer<K> {
     }
 
     fn deadlock(&self, key: K) -> Error {
-        Error::model("state", self.layout.decode(key).to_string(), "a state in which some model runs")
+        Error::system("state", self.layout.decode(key).to_string(), "a state in which some model runs")
     }
 }
 

@@ -5,7 +5,7 @@
 //! when it is idle. Time therefore only raises clocks, and sorting states by key lays the chain out in time: a transition
 //! goes to a smaller key only when the slowest busy models launch again. The stationary solver lives on that order.
 
-use crate::{Error, Model};
+use crate::{ClosedSystem, Error};
 use std::hash::Hash;
 use std::ops::{Add, BitAnd, BitOr, Not, Shl, Shr, Sub};
 
@@ -83,7 +83,7 @@ impl Field {
     }
 }
 
-/// Where every field of a packed state lies. Depends on the model only, not on thresholds.
+/// Where every field of a packed state lies. Depends on the system only, not on thresholds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Clock of every model.
@@ -99,13 +99,13 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    pub(crate) fn new(model: &Model) -> Result<Self, Error> {
-        let count_bits = 32 - model.concurrency().leading_zeros();
-        let idle: Vec<u32> = (0..model.models()).map(|index| model.largest_quanta(index)).collect();
+    pub(crate) fn new(system: &ClosedSystem) -> Result<Self, Error> {
+        let count_bits = 32 - system.concurrency().leading_zeros();
+        let idle: Vec<u32> = (0..system.models()).map(|index| system.largest_quanta(index)).collect();
         let mut layout = Self {
-            clock: vec![Field::default(); model.models()],
-            running: vec![Field::default(); model.routing_states()],
-            waiting: vec![Field::default(); model.routing_states()],
+            clock: vec![Field::default(); system.models()],
+            running: vec![Field::default(); system.routing_states()],
+            waiting: vec![Field::default(); system.routing_states()],
             idle,
             bits: 0,
         };
@@ -117,13 +117,13 @@ impl Layout {
         };
         layout.waiting.iter_mut().for_each(|slot| *slot = field(count_bits));
         layout.running.iter_mut().for_each(|slot| *slot = field(count_bits));
-        for index in model.slowest_first().into_iter().rev() {
+        for index in system.slowest_first().into_iter().rev() {
             layout.clock[index] = field(32 - layout.idle[index].leading_zeros());
         }
         layout.bits = shift;
         if layout.bits > u128::BITS {
             let problem = format!("{} bits per state", layout.bits);
-            return Err(Error::model("state", problem, "at most 128 bits: fewer requests, states or quanta"));
+            return Err(Error::system("state", problem, "at most 128 bits: fewer requests, states or quanta"));
         }
         Ok(layout)
     }

@@ -1,6 +1,7 @@
 //! Row-compressed stochastic matrices whose rows may share their probabilities.
 
 use crate::Error;
+use sprs::{CsMat, TriMat};
 
 /// A sparse row-stochastic matrix.
 ///
@@ -25,14 +26,18 @@ impl TransitionMatrix {
         for (index, row) in rows.iter().enumerate() {
             let place = || format!("transition row {index}");
             if let Some(&(column, _)) = row.iter().find(|&&(column, _)| column as usize >= rows.len()) {
-                return Err(Error::model(place(), format!("column {column}"), format!("0 to {}", rows.len() - 1)));
+                return Err(Error::system(place(), format!("column {column}"), format!("0 to {}", rows.len() - 1)));
             }
             if let Some(&(_, p)) = row.iter().find(|&&(_, p)| !(p.is_finite() && p >= 0.0)) {
-                return Err(Error::model(place(), format!("probability {p}"), "a finite number, 0 or above"));
+                return Err(Error::system(place(), format!("probability {p}"), "a finite number, 0 or above"));
             }
             let sum: f64 = row.iter().map(|&(_, p)| p).sum();
             if (sum - 1.0).abs() > 1e-9 {
-                return Err(Error::model(place(), format!("the probabilities sum to {sum}"), "a sum of 1 within 1e-9"));
+                return Err(Error::system(
+                    place(),
+                    format!("the probabilities sum to {sum}"),
+                    "a sum of 1 within 1e-9",
+                ));
             }
             matrix.pool_start.push(matrix.pool.len() as u32);
             for &(column, p) in row.iter().filter(|&&(_, p)| p > 0.0) {
@@ -69,6 +74,19 @@ impl TransitionMatrix {
         let (start, end) = (self.row_start[state] as usize, self.row_start[state + 1] as usize);
         let pool = self.pool_start[state] as usize;
         (&self.columns[start..end], &self.pool[pool..pool + end - start])
+    }
+
+    /// The matrix as one of `sprs`, for computations that this crate does not have: row-compressed, columns ascending, an
+    /// entry of its own for every transition (16 bytes each; this type shares them).
+    #[must_use]
+    pub fn to_sprs(&self) -> CsMat<f64> {
+        let mut triplets = TriMat::with_capacity((self.len(), self.len()), self.nonzeros());
+        for state in 0..self.len() {
+            let (columns, probs) = self.row(state);
+            columns.iter().zip(probs).for_each(|(&column, &p)| triplets.add_triplet(state, column as usize, p));
+        }
+        // Adds up what leads to one state twice.
+        triplets.to_csr()
     }
 
     /// The row vector `x P`.

@@ -1,4 +1,4 @@
-//! The exact chain of a model under a threshold vector.
+//! The exact chain of a system under a threshold vector.
 
 mod classes;
 mod explore;
@@ -11,12 +11,12 @@ pub use classes::{Classes, classes, period};
 pub use key::StateView;
 pub use matrix::TransitionMatrix;
 
-pub(crate) use explore::{Explored, Explorer, Limits, Stop};
+pub(crate) use explore::{ChainLimits, Explored, Explorer, Start, Stop};
 pub(crate) use key::{Key, Layout};
 pub(crate) use outcomes::compositions;
 pub(crate) use table::StateTable;
 
-use crate::{Error, Model, SizeEstimate, SolveOptions, Thresholds, estimate};
+use crate::{ClosedSystem, Error, SizeEstimate, SolveOptions, Thresholds, estimate};
 
 /// Bytes that building a chain of this size takes at its peak, the state table included.
 pub(crate) const fn estimate_bytes(states: usize, nonzeros: usize, key_bytes: usize) -> usize {
@@ -51,21 +51,21 @@ impl Chain {
     /// # Errors
     /// Invalid or infeasible thresholds; [`Error::TooLarge`] with an estimate when the chain would break
     /// `options.max_states` or `options.memory_limit`.
-    pub fn build(model: &Model, thresholds: &Thresholds, options: &SolveOptions) -> Result<Self, Error> {
-        thresholds.check(model)?;
-        let mut workspace = Workspace::new(model)?;
+    pub fn build(system: &ClosedSystem, thresholds: &Thresholds, options: &SolveOptions) -> Result<Self, Error> {
+        thresholds.check(system)?;
+        let mut workspace = Workspace::new(system)?;
         // A first, short exploration finishes small chains; only for larger ones is an estimate worth its time.
         let full = options.limits();
-        let short = Limits { states: full.states.min(SHORT_STATES), bytes: full.bytes.min(SHORT_BYTES) };
-        match workspace.explore(model, thresholds, options.start, short) {
+        let short = ChainLimits { states: full.states.min(SHORT_STATES), bytes: full.bytes.min(SHORT_BYTES) };
+        match workspace.explore(system, thresholds, options.start, short) {
             Ok(chain) => Ok(chain),
             Err(Stop::Bad(error)) => Err(error),
             Err(Stop::Limit { found }) => {
-                let estimate = estimate::estimate_from(model, thresholds, found);
+                let estimate = estimate::estimate_from(system, thresholds, found);
                 if estimate.fits(options) {
-                    workspace.build(model, thresholds, options)
+                    workspace.build(system, thresholds, options)
                 } else {
-                    Err(estimate.refuse(model, thresholds, options))
+                    Err(estimate.refuse(system, thresholds, options))
                 }
             }
         }
@@ -83,7 +83,25 @@ impl Chain {
         self.elapsed.is_empty()
     }
 
-    /// The transition matrix of the chain embedded at events.
+    /// The transition matrix `P` of the chain embedded at events, `states x states`, rows summing to 1, as a matrix of
+    /// `sprs`.
+    ///
+    /// ```
+    /// use tokenrouter_dtmc::{Chain, SolveOptions, System, Thresholds, stationary};
+    /// let system = System::new([6.0, 27.9], vec![vec![0.35, 0.65], vec![1.0, 0.0]]).closed(4)?;
+    /// let chain = Chain::build(&system, &Thresholds::new([1, 4]), &SolveOptions::default())?;
+    /// let (solved, _transient) = stationary(&chain, &SolveOptions::default())?;
+    /// let transposed = chain.transition_matrix().transpose_into();
+    /// let product = &transposed * &sprs::CsVec::new(chain.len(), (0..chain.len()).collect(), solved.pi.clone());
+    /// assert!(product.iter().all(|(state, mass)| (mass - solved.pi[state]).abs() < 1e-12));
+    /// # Ok::<(), tokenrouter_dtmc::Error>(())
+    /// ```
+    #[must_use]
+    pub fn transition_matrix(&self) -> sprs::CsMat<f64> {
+        self.matrix.to_sprs()
+    }
+
+    /// The same matrix in the form that the solvers of this crate use, without a copy.
     #[must_use]
     pub const fn matrix(&self) -> &TransitionMatrix {
         &self.matrix
@@ -138,11 +156,11 @@ impl Chain {
 
     /// Expected tokens committed by the event that ends a stay in `state`.
     #[must_use]
-    pub fn tokens(&self, model: &Model, state: usize) -> f64 {
+    pub fn tokens(&self, system: &ClosedSystem, state: usize) -> f64 {
         let elapsed = self.elapsed[state];
-        (0..model.routing_states())
-            .filter(|&s| self.remaining(state, model.state_models()[s]) == elapsed)
-            .map(|s| f64::from(self.counts(state, s).1) * model.tokens_per_step(s))
+        (0..system.routing_states())
+            .filter(|&s| self.remaining(state, system.state_models()[s]) == elapsed)
+            .map(|s| f64::from(self.counts(state, s).1) * system.tokens_per_step(s))
             .sum()
     }
 
@@ -162,37 +180,37 @@ enum AnyExplorer {
     Wide(Explorer<u128>),
 }
 
-/// What can be reused between threshold vectors of one model: routing distributions and the state table.
+/// What can be reused between threshold vectors of one system: routing distributions and the state table.
 pub(crate) struct Workspace {
     layout: Layout,
     explorer: AnyExplorer,
 }
 
 impl Workspace {
-    pub(crate) fn new(model: &Model) -> Result<Self, Error> {
-        let layout = Layout::new(model)?;
+    pub(crate) fn new(system: &ClosedSystem) -> Result<Self, Error> {
+        let layout = Layout::new(system)?;
         let explorer = if layout.bits <= 64 {
-            AnyExplorer::Narrow(Explorer::new(model, layout.clone()))
+            AnyExplorer::Narrow(Explorer::new(system, layout.clone()))
         } else {
-            AnyExplorer::Wide(Explorer::new(model, layout.clone()))
+            AnyExplorer::Wide(Explorer::new(system, layout.clone()))
         };
         Ok(Self { layout, explorer })
     }
 
     pub(crate) fn build(
         &mut self,
-        model: &Model,
+        system: &ClosedSystem,
         thresholds: &Thresholds,
         options: &SolveOptions,
     ) -> Result<Chain, Error> {
-        thresholds.check(model)?;
+        thresholds.check(system)?;
         let limits = options.limits();
-        match self.explore(model, thresholds, options.start, limits) {
+        match self.explore(system, thresholds, options.start, limits) {
             Ok(chain) => Ok(chain),
             Err(Stop::Bad(error)) => Err(error),
             Err(Stop::Limit { found }) => {
-                let estimate = estimate::estimate_from(model, thresholds, found);
-                Err(estimate.refuse(model, thresholds, options))
+                let estimate = estimate::estimate_from(system, thresholds, found);
+                Err(estimate.refuse(system, thresholds, options))
             }
         }
     }
@@ -200,16 +218,16 @@ impl Workspace {
     /// As [`Workspace::build`], without checks and estimates.
     pub(crate) fn explore(
         &mut self,
-        model: &Model,
+        system: &ClosedSystem,
         thresholds: &Thresholds,
         start: usize,
-        limits: Limits,
+        limits: ChainLimits,
     ) -> Result<Chain, Stop> {
-        if start >= model.routing_states() {
-            let allowed = format!("a routing state from 0 to {}", model.routing_states() - 1);
+        if start >= system.routing_states() {
+            let allowed = format!("a routing state from 0 to {}", system.routing_states() - 1);
             return Err(Stop::Bad(Error::option("start", format!("routing state {start}"), allowed)));
         }
-        let start = (start, model.concurrency());
+        let start = Start { routing_state: start, requests: system.concurrency() };
         let layout = self.layout.clone();
         Ok(match &mut self.explorer {
             AnyExplorer::Narrow(explorer) => {
@@ -229,8 +247,8 @@ impl Workspace {
 /// Estimated size of a chain, for callers that want it before building.
 ///
 /// # Errors
-/// When the thresholds don't suit the model.
-pub fn estimate_size(model: &Model, thresholds: &Thresholds) -> Result<SizeEstimate, Error> {
-    thresholds.check(model)?;
-    Ok(estimate::estimate_from(model, thresholds, 0))
+/// When the thresholds don't suit the system.
+pub fn estimate_size(system: &ClosedSystem, thresholds: &Thresholds) -> Result<SizeEstimate, Error> {
+    thresholds.check(system)?;
+    Ok(estimate::estimate_from(system, thresholds, 0))
 }

@@ -5,13 +5,13 @@
 //! vectors) in which that vector finishes.
 
 use super::key::{Key, Layout};
-use crate::Model;
+use crate::ClosedSystem;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// Part of the shared pools that holds one distribution.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Span {
+pub(crate) struct PoolRange {
     pub(crate) start: u32,
     pub(crate) len: u32,
 }
@@ -19,7 +19,7 @@ pub(crate) struct Span {
 /// Distributions over arrivals, keyed by the packed running counts of what finished.
 pub(crate) struct Outcomes<K> {
     routing: Vec<Vec<f64>>,
-    spans: HashMap<K, Span, BuildHasherDefault<MixHasher>>,
+    spans: HashMap<K, PoolRange, BuildHasherDefault<MixHasher>>,
     /// Packed arrivals to add to the waiting fields.
     pub(crate) deltas: Vec<K>,
     /// Probability of each.
@@ -27,8 +27,8 @@ pub(crate) struct Outcomes<K> {
 }
 
 impl<K: Key> Outcomes<K> {
-    pub(crate) fn new(model: &Model) -> Self {
-        Self { routing: model.routing().to_vec(), spans: HashMap::default(), deltas: Vec::new(), probs: Vec::new() }
+    pub(crate) fn new(system: &ClosedSystem) -> Self {
+        Self { routing: system.routing().to_vec(), spans: HashMap::default(), deltas: Vec::new(), probs: Vec::new() }
     }
 
     /// Bytes held by the pools.
@@ -39,7 +39,7 @@ impl<K: Key> Outcomes<K> {
     /// Distribution of arrivals when the requests packed in `finished` (running fields) complete; `None` when it alone
     /// would take more than `bytes`.
     #[inline]
-    pub(crate) fn span(&mut self, layout: &Layout, finished: K, bytes: usize) -> Option<Span> {
+    pub(crate) fn span(&mut self, layout: &Layout, finished: K, bytes: usize) -> Option<PoolRange> {
         if let Some(&span) = self.spans.get(&finished) {
             return Some(span);
         }
@@ -47,7 +47,7 @@ impl<K: Key> Outcomes<K> {
     }
 
     #[cold]
-    fn build(&mut self, layout: &Layout, finished: K, bytes: usize) -> Option<Span> {
+    fn build(&mut self, layout: &Layout, finished: K, bytes: usize) -> Option<PoolRange> {
         let mut ways = 1.0;
         for (field, row) in layout.running.iter().zip(&self.routing) {
             ways *= compositions(field.get(finished), row.iter().filter(|&&p| p > 0.0).count());
@@ -65,7 +65,7 @@ impl<K: Key> Outcomes<K> {
             joint = if joint.len() == 1 { single } else { convolve(&joint, &single) };
         }
         let total: f64 = joint.iter().map(|&(_, p)| p).sum();
-        let span = Span { start: self.deltas.len() as u32, len: joint.len() as u32 };
+        let span = PoolRange { start: self.deltas.len() as u32, len: joint.len() as u32 };
         self.deltas.extend(joint.iter().map(|&(delta, _)| delta));
         self.probs.extend(joint.iter().map(|&(_, p)| p / total));
         self.spans.insert(finished, span);

@@ -1,8 +1,8 @@
 //! Hill climbing over threshold vectors, for numbers of vectors that can't be enumerated.
 
-use super::screen::{FINAL_STATES, exact_or_simulated};
-use super::{Answer, Candidate, Progress, SearchOptions, shared_options};
-use crate::{Error, Model, Thresholds, is_feasible};
+use super::screen::{FINAL_STATES, small_chains};
+use super::{Progress, SearchOptions};
+use crate::{ClosedSystem, Error, Prediction, Thresholds, is_feasible};
 use rayon::prelude::*;
 use std::collections::HashMap;
 
@@ -14,11 +14,11 @@ const CLIMB_STEPS: u64 = 2_000_000;
 const REFINED: usize = 8;
 
 /// Moves from one vector are steps of these sizes in each coordinate, and shifts between two coordinates.
-fn neighbours(model: &Model, from: &[u32], step: u32) -> Vec<Vec<u32>> {
+fn neighbours(system: &ClosedSystem, from: &[u32], step: u32) -> Vec<Vec<u32>> {
     let mut found = Vec::new();
     let mut push = |vector: Vec<u32>| {
-        let capped = vector.iter().enumerate().all(|(index, &b)| b <= model.largest_batch(index));
-        if capped && is_feasible(&vector, model.concurrency()) {
+        let capped = vector.iter().enumerate().all(|(index, &b)| b <= system.largest_batch(index));
+        if capped && is_feasible(&vector, system.concurrency()) {
             found.push(vector);
         }
     };
@@ -40,28 +40,28 @@ fn neighbours(model: &Model, from: &[u32], step: u32) -> Vec<Vec<u32>> {
 }
 
 /// Starts: eager, all slack on one model, and slack shared out.
-pub(super) fn starts(model: &Model) -> Vec<Vec<u32>> {
-    let models = model.models();
-    let slack = model.concurrency() - 1;
+pub(super) fn starts(system: &ClosedSystem) -> Vec<Vec<u32>> {
+    let models = system.models();
+    let slack = system.concurrency() - 1;
     let mut found = vec![vec![1; models]];
     for index in 0..models {
         for share in [slack, slack * 3 / 4, slack / 2] {
             let mut vector = vec![1; models];
-            vector[index] = (1 + share).min(model.largest_batch(index));
+            vector[index] = (1 + share).min(system.largest_batch(index));
             found.push(vector);
         }
     }
-    found.push((0..models).map(|index| (1 + slack / models as u32).min(model.largest_batch(index))).collect());
-    found.retain(|vector| is_feasible(vector, model.concurrency()));
+    found.push((0..models).map(|index| (1 + slack / models as u32).min(system.largest_batch(index))).collect());
+    found.retain(|vector| is_feasible(vector, system.concurrency()));
     found
 }
 
 /// Evaluations so far, and a way to add to them.
 struct Climber<'a> {
-    model: &'a Model,
+    system: &'a ClosedSystem,
     options: &'a SearchOptions,
     progress: Progress<'a>,
-    seen: HashMap<Vec<u32>, Candidate>,
+    seen: HashMap<Vec<u32>, Prediction>,
 }
 
 impl Climber<'_> {
@@ -70,15 +70,14 @@ impl Climber<'_> {
         let mut fresh: Vec<Vec<u32>> = vectors.into_iter().filter(|vector| !self.seen.contains_key(vector)).collect();
         fresh.sort_unstable();
         fresh.dedup();
-        let shared = shared_options(&self.options.solve, fresh.len());
-        let mut simulation = self.options.simulation.clone();
-        simulation.max_steps = simulation.max_steps.min(CLIMB_STEPS);
-        let results: Vec<(Vec<u32>, Candidate)> = fresh
+        let mut limits = small_chains(&self.options.limits, fresh.len(), CLIMB_STATES);
+        limits.simulation.max_steps = limits.simulation.max_steps.min(CLIMB_STEPS);
+        let results: Vec<(Vec<u32>, Prediction)> = fresh
             .into_par_iter()
             .with_max_len(1)
             .map(|vector| {
-                let thresholds = Thresholds::new(vector.clone());
-                Ok((vector, exact_or_simulated(self.model, &thresholds, CLIMB_STATES, &shared, &simulation)?))
+                let prediction = self.system.predict(&Thresholds::new(vector.clone()), &limits)?;
+                Ok((vector, prediction))
             })
             .collect::<Result<_, Error>>()?;
         self.seen.extend(results);
@@ -90,8 +89,8 @@ impl Climber<'_> {
     fn refine(&mut self) -> Result<(), Error> {
         let high = self.seen.keys().map(|vector| self.score(vector)).fold(0.0, f64::max);
         let floor = high * (1.0 - self.options.near_tie);
-        let near = |vector: &Vec<u32>, candidate: &Candidate| {
-            matches!(candidate.answer, Answer::Simulated(_)) && self.score(vector) + candidate.half_width() >= floor
+        let near = |vector: &Vec<u32>, candidate: &Prediction| {
+            matches!(candidate, Prediction::Simulated(_)) && self.score(vector) + candidate.half_width() >= floor
         };
         let mut again: Vec<Vec<u32>> = self
             .seen
@@ -101,14 +100,14 @@ impl Climber<'_> {
             .collect();
         again.sort_by(|a, b| self.score(b).total_cmp(&self.score(a)).then_with(|| a.cmp(b)));
         again.truncate(REFINED);
-        let shared = shared_options(&self.options.solve, again.len());
-        let (model, simulation) = (self.model, &self.options.simulation);
-        let results: Vec<(Vec<u32>, Candidate)> = again
+        let limits = small_chains(&self.options.limits, again.len(), FINAL_STATES);
+        let system = self.system;
+        let results: Vec<(Vec<u32>, Prediction)> = again
             .into_par_iter()
             .with_max_len(1)
             .map(|vector| {
-                let thresholds = Thresholds::new(vector.clone());
-                Ok((vector, exact_or_simulated(model, &thresholds, FINAL_STATES, &shared, simulation)?))
+                let prediction = system.predict(&Thresholds::new(vector.clone()), &limits)?;
+                Ok((vector, prediction))
             })
             .collect::<Result<_, Error>>()?;
         self.seen.extend(results);
@@ -124,9 +123,9 @@ impl Climber<'_> {
     }
 
     fn climb_from(&mut self, mut at: Vec<u32>) -> Result<(), Error> {
-        let mut step = (self.model.concurrency() / 4).max(1);
+        let mut step = (self.system.concurrency() / 4).max(1);
         loop {
-            let around = neighbours(self.model, &at, step);
+            let around = neighbours(self.system, &at, step);
             self.evaluate(around.clone())?;
             let best = around.into_iter().max_by(|a, b| self.score(a).total_cmp(&self.score(b)));
             match best {
@@ -139,19 +138,23 @@ impl Climber<'_> {
 }
 
 /// Climbs from the best few of a set of starts, with steps that halve from `N / 4` to one.
-pub(super) fn climb(model: &Model, options: &SearchOptions, progress: Progress<'_>) -> Result<Vec<Candidate>, Error> {
-    climb_from(model, options, progress, starts(model), 3)
+pub(super) fn climb(
+    system: &ClosedSystem,
+    options: &SearchOptions,
+    progress: Progress<'_>,
+) -> Result<Vec<Prediction>, Error> {
+    climb_from(system, options, progress, starts(system), 3)
 }
 
 /// Climbs from the best `climbs` of `starts`.
 pub(super) fn climb_from(
-    model: &Model,
+    system: &ClosedSystem,
     options: &SearchOptions,
     progress: Progress<'_>,
     mut starts: Vec<Vec<u32>>,
     climbs: usize,
-) -> Result<Vec<Candidate>, Error> {
-    let mut climber = Climber { model, options, progress, seen: HashMap::new() };
+) -> Result<Vec<Prediction>, Error> {
+    let mut climber = Climber { system, options, progress, seen: HashMap::new() };
     climber.evaluate(starts.clone())?;
     starts.sort_by(|a, b| climber.score(b).total_cmp(&climber.score(a)));
     starts.dedup();

@@ -6,10 +6,10 @@ mod table;
 
 pub use table::{TableRow, best_within_time_per_token, threshold_table, threshold_table_row, threshold_table_rows};
 
-use crate::simulate::{Simulation, SimulationOptions};
 use crate::solve::Evaluator;
 use crate::{
-    Error, Measures, Model, Solution, SolveOptions, Thresholds, count_feasible, enumerate_feasible, estimate_size,
+    ClosedSystem, Error, Limits, Prediction, Solution, SolveOptions, Thresholds, count_feasible, enumerate_feasible,
+    estimate_size,
 };
 use rayon::prelude::*;
 use serde::Serialize;
@@ -41,10 +41,8 @@ pub enum Strategy {
 /// Options of [`optimize`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct SearchOptions {
-    /// Options of exact evaluations. The memory limit is shared by the worker threads.
-    pub solve: SolveOptions,
-    /// Options of simulations.
-    pub simulation: SimulationOptions,
+    /// Limits of the prediction for each vector. The memory is shared by the worker threads.
+    pub limits: Limits,
     /// How to look.
     pub strategy: Strategy,
     /// Vectors within this share of the best are near-ties.
@@ -58,8 +56,7 @@ pub struct SearchOptions {
 impl Default for SearchOptions {
     fn default() -> Self {
         Self {
-            solve: SolveOptions::default(),
-            simulation: SimulationOptions::default(),
+            limits: Limits::default(),
             strategy: Strategy::Auto,
             near_tie: 0.001,
             max_vectors: 10_000,
@@ -68,87 +65,13 @@ impl Default for SearchOptions {
     }
 }
 
-/// Who answered for a vector.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(tag = "answered_by", rename_all = "kebab-case")]
-pub enum Answer {
-    /// The exact chain.
-    Exact(Solution),
-    /// The simulator, with an interval.
-    Simulated(Simulation),
-}
-
-/// One evaluated vector.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(transparent)]
-pub struct Candidate {
-    /// The evaluation.
-    pub answer: Answer,
-}
-
-impl Candidate {
-    /// The vector.
-    #[must_use]
-    pub const fn thresholds(&self) -> &Thresholds {
-        match &self.answer {
-            Answer::Exact(solution) => &solution.thresholds,
-            Answer::Simulated(simulation) => &simulation.thresholds,
-        }
-    }
-
-    /// Throughput and per-model measures.
-    #[must_use]
-    pub const fn measures(&self) -> &Measures {
-        match &self.answer {
-            Answer::Exact(solution) => &solution.measures,
-            Answer::Simulated(simulation) => &simulation.measures,
-        }
-    }
-
-    /// Tokens per second.
-    #[must_use]
-    pub const fn throughput_tok_s(&self) -> f64 {
-        match &self.answer {
-            Answer::Exact(solution) => solution.measures.throughput_tok_s,
-            Answer::Simulated(simulation) => simulation.throughput.mean,
-        }
-    }
-
-    /// Half width of the confidence interval; 0 for an exact answer.
-    #[must_use]
-    pub const fn half_width(&self) -> f64 {
-        match &self.answer {
-            Answer::Exact(_) => 0.0,
-            Answer::Simulated(simulation) => simulation.throughput.half_width,
-        }
-    }
-
-    /// Largest mean buffer wait over the models, in milliseconds.
-    #[must_use]
-    pub fn longest_wait_ms(&self) -> f64 {
-        self.measures().models.iter().map(|model| model.mean_wait_ms).fold(0.0, f64::max)
-    }
-}
-
-impl From<Solution> for Candidate {
-    fn from(solution: Solution) -> Self {
-        Self { answer: Answer::Exact(solution) }
-    }
-}
-
-impl From<Simulation> for Candidate {
-    fn from(simulation: Simulation) -> Self {
-        Self { answer: Answer::Simulated(simulation) }
-    }
-}
-
 /// What a search found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SearchResult {
     /// The best vector. Among equals the one with the smallest sum, then the first in lexicographic order.
-    pub best: Candidate,
+    pub best: Prediction,
     /// Every vector that was evaluated to the end, best first; with a wait bound, those within it.
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<Prediction>,
     /// How many of `candidates`, from the first, are within the near-tie band of the best.
     pub near_ties: usize,
     /// How the search went.
@@ -167,22 +90,18 @@ pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
 /// Finds the threshold vector with the highest throughput.
 ///
 /// ```
-/// use tokenrouter_dtmc::{Model, SearchOptions, optimize};
-/// let model = Model::builder()
-///     .latencies_ms([6.0, 27.9])
-///     .routing(vec![vec![0.35, 0.65], vec![1.0, 0.0]])
-///     .commits(vec![vec![1.0, 0.0], vec![1.0, 0.0]])
-///     .concurrency(8)
-///     .build()?;
-/// let found = optimize(&model, &SearchOptions::default())?;
+/// use tokenrouter_dtmc::{SearchOptions, System, optimize};
+/// let routing = vec![vec![0.35, 0.65], vec![1.0, 0.0]];
+/// let system = System { commits: Some(vec![vec![1.0, 0.0]; 2]), ..System::new([6.0, 27.9], routing) }.closed(8)?;
+/// let found = optimize(&system, &SearchOptions::default())?;
 /// assert_eq!(found.best.thresholds().as_slice(), [1, 7]);
 /// # Ok::<(), tokenrouter_dtmc::Error>(())
 /// ```
 ///
 /// # Errors
 /// As [`crate::solve`] for [`Strategy::Exhaustive`]; [`Error::NoneWithinBound`] when a wait bound excludes everything.
-pub fn optimize(model: &Model, options: &SearchOptions) -> Result<SearchResult, Error> {
-    optimize_with_progress(model, options, &|_, _| ())
+pub fn optimize(system: &ClosedSystem, options: &SearchOptions) -> Result<SearchResult, Error> {
+    optimize_with_progress(system, options, &|_, _| ())
 }
 
 /// As [`optimize`], reporting progress.
@@ -190,16 +109,16 @@ pub fn optimize(model: &Model, options: &SearchOptions) -> Result<SearchResult, 
 /// # Errors
 /// As [`optimize`].
 pub fn optimize_with_progress(
-    model: &Model,
+    system: &ClosedSystem,
     options: &SearchOptions,
     progress: Progress<'_>,
 ) -> Result<SearchResult, Error> {
     if !(options.near_tie >= 0.0 && options.near_tie < 1.0) {
         return Err(Error::option("near tie", options.near_tie.to_string(), "0 or above and below 1"));
     }
-    let feasible = count_feasible(model);
+    let feasible = count_feasible(system);
     let strategy = match options.strategy {
-        Strategy::Auto => choose(model, feasible, options)?,
+        Strategy::Auto => choose(system, feasible, options)?,
         given => given,
     };
     if strategy != Strategy::Local && feasible > MOST_VECTORS {
@@ -207,20 +126,20 @@ pub fn optimize_with_progress(
         return Err(Error::option("strategy", format!("{feasible} feasible vectors to list"), allowed));
     }
     let candidates = match strategy {
-        Strategy::Local => local::climb(model, options, progress)?,
-        Strategy::Screening => screen::screen(model, enumerate_feasible(model), options, progress)?,
-        Strategy::Auto | Strategy::Exhaustive => exhaustive(model, &enumerate_feasible(model), options, progress)?,
+        Strategy::Local => local::climb(system, options, progress)?,
+        Strategy::Screening => screen::screen(system, enumerate_feasible(system), options, progress)?,
+        Strategy::Auto | Strategy::Exhaustive => exhaustive(system, &enumerate_feasible(system), options, progress)?,
     };
     rank(candidates, strategy, feasible, options)
 }
 
 /// The most thorough strategy that is affordable.
-fn choose(model: &Model, feasible: u64, options: &SearchOptions) -> Result<Strategy, Error> {
+fn choose(system: &ClosedSystem, feasible: u64, options: &SearchOptions) -> Result<Strategy, Error> {
     if feasible > options.max_vectors {
         return Ok(Strategy::Local);
     }
-    let eager = estimate_size(model, &Thresholds::eager(model.models()))?;
-    let shared = shared_options(&options.solve, feasible as usize);
+    let eager = estimate_size(system, &Thresholds::eager(system.models()))?;
+    let shared = shared_options(&options.limits.solve, feasible as usize);
     let affordable = eager.nonzeros * feasible as f64 <= EXACT_WORK && eager.fits(&shared);
     Ok(if affordable { Strategy::Exhaustive } else { Strategy::Screening })
 }
@@ -232,21 +151,21 @@ pub(crate) fn shared_options(options: &SolveOptions, tasks: usize) -> SolveOptio
 }
 
 fn exhaustive(
-    model: &Model,
+    system: &ClosedSystem,
     vectors: &[Thresholds],
     options: &SearchOptions,
     progress: Progress<'_>,
-) -> Result<Vec<Candidate>, Error> {
-    let shared = shared_options(&options.solve, vectors.len());
+) -> Result<Vec<Prediction>, Error> {
+    let shared = shared_options(&options.limits.solve, vectors.len());
     let done = AtomicUsize::new(0);
     let mut results: Vec<Result<Solution, Error>> = vectors
         .par_iter()
         .with_max_len(1)
         .map_init(
-            || Evaluator::new(model),
+            || Evaluator::new(system),
             |evaluator, thresholds| {
                 let solution = match evaluator {
-                    Ok(evaluator) => evaluator.solve(model, thresholds, &shared),
+                    Ok(evaluator) => evaluator.solve(system, thresholds, &shared),
                     Err(error) => Err(error.clone()),
                 };
                 progress(done.fetch_add(1, Ordering::Relaxed) + 1, vectors.len());
@@ -279,7 +198,7 @@ const fn is_several(error: &Error) -> bool {
 
 /// Sorts, applies the wait bound and counts near-ties.
 fn rank(
-    mut candidates: Vec<Candidate>,
+    mut candidates: Vec<Prediction>,
     strategy: Strategy,
     feasible: u64,
     options: &SearchOptions,
@@ -308,8 +227,8 @@ fn rank(
 }
 
 /// Best first; numbers equal up to rounding are ordered by sum, then lexicographically.
-fn order(candidates: &mut [Candidate]) {
-    let sum = |candidate: &Candidate| candidate.thresholds().as_slice().iter().map(|&b| u64::from(b)).sum::<u64>();
+fn order(candidates: &mut [Prediction]) {
+    let sum = |candidate: &Prediction| candidate.thresholds().as_slice().iter().map(|&b| u64::from(b)).sum::<u64>();
     candidates.sort_by(|a, b| b.throughput_tok_s().total_cmp(&a.throughput_tok_s()));
     let mut start = 0;
     while start < candidates.len() {

@@ -1,9 +1,8 @@
 //! Simulation of every vector in rounds of growing length; what can't be near the best any more drops out.
 
-use super::{Candidate, Progress, SearchOptions, shared_options};
+use super::{Progress, SearchOptions, shared_options};
 use crate::simulate::{Simulation, SimulationOptions, simulate};
-use crate::solve::Evaluator;
-use crate::{Error, Model, SolveOptions, Thresholds};
+use crate::{ClosedSystem, Error, Limits, Prediction, SolveOptions, Thresholds};
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -17,19 +16,19 @@ const FINALISTS: usize = 8;
 const MOST_FINALISTS: usize = 24;
 /// States of a chain in the finals that is still solved exactly.
 pub(super) const FINAL_STATES: usize = 400_000;
-/// Bytes it may take.
-const FINAL_BYTES: usize = 400 << 20;
+/// Bytes that a chain may take which is solved exactly within a search.
+const SMALL_BYTES: usize = 400 << 20;
 
 /// Evaluates every vector, most of them roughly. The confidence of the early rounds is 99.9 %, so that dropping the
 /// best vector is very unlikely.
 pub(super) fn screen(
-    model: &Model,
+    system: &ClosedSystem,
     mut vectors: Vec<Thresholds>,
     options: &SearchOptions,
     progress: Progress<'_>,
-) -> Result<Vec<Candidate>, Error> {
+) -> Result<Vec<Prediction>, Error> {
     let done = AtomicUsize::new(0);
-    let mut dropped: Vec<Candidate> = Vec::new();
+    let mut dropped: Vec<Prediction> = Vec::new();
     let mut steps = FIRST_STEPS;
     for _ in 0..ROUNDS {
         if vectors.len() <= FINALISTS {
@@ -40,9 +39,9 @@ pub(super) fn screen(
             confidence: 0.999,
             relative_half_width: 0.0,
             max_steps: steps,
-            ..options.simulation.clone()
+            ..options.limits.simulation.clone()
         };
-        let runs = run_all(model, &vectors, &round, &|| progress(done.fetch_add(1, Ordering::Relaxed) + 1, total))?;
+        let runs = run_all(system, &vectors, &round, &|| progress(done.fetch_add(1, Ordering::Relaxed) + 1, total))?;
         let bound = options.max_wait_ms;
         let within = |run: &Simulation| {
             bound.is_none_or(|bound| run.measures.models.iter().all(|m| m.mean_wait_ms <= 1.05 * bound))
@@ -62,7 +61,7 @@ pub(super) fn screen(
     if vectors.is_empty() {
         return Ok(dropped);
     }
-    dropped.extend(finals(model, vectors, options, &|| {
+    dropped.extend(finals(system, vectors, options, &|| {
         let now = done.fetch_add(1, Ordering::Relaxed) + 1;
         progress(now, now.max(1));
     })?);
@@ -70,7 +69,7 @@ pub(super) fn screen(
 }
 
 fn run_all(
-    model: &Model,
+    system: &ClosedSystem,
     vectors: &[Thresholds],
     round: &SimulationOptions,
     tick: &(dyn Fn() + Sync),
@@ -79,7 +78,7 @@ fn run_all(
         .par_iter()
         .with_max_len(4)
         .map(|thresholds| {
-            let run = simulate(model, thresholds, round);
+            let run = simulate(system, thresholds, round);
             tick();
             run
         })
@@ -88,26 +87,27 @@ fn run_all(
 
 /// Exact answers for those that can still be best where the chain fits, long simulations otherwise.
 fn finals(
-    model: &Model,
+    system: &ClosedSystem,
     mut vectors: Vec<Thresholds>,
     options: &SearchOptions,
     tick: &(dyn Fn() + Sync),
-) -> Result<Vec<Candidate>, Error> {
+) -> Result<Vec<Prediction>, Error> {
     let mut rest = Vec::new();
     if vectors.len() > MOST_FINALISTS {
         // Still too many to tell apart: keep those that look best, report the others as they stand.
-        let last = SimulationOptions { relative_half_width: 0.0, max_steps: 1_500_000, ..options.simulation.clone() };
-        let mut runs = run_all(model, &vectors, &last, &|| ())?;
+        let last =
+            SimulationOptions { relative_half_width: 0.0, max_steps: 1_500_000, ..options.limits.simulation.clone() };
+        let mut runs = run_all(system, &vectors, &last, &|| ())?;
         runs.sort_by(|a, b| b.throughput.mean.total_cmp(&a.throughput.mean));
-        rest = runs.split_off(MOST_FINALISTS).into_iter().map(Candidate::from).collect();
+        rest = runs.split_off(MOST_FINALISTS).into_iter().map(Prediction::from).collect();
         vectors = runs.into_iter().map(|run| run.thresholds).collect();
     }
-    let shared = shared_options(&options.solve, vectors.len());
-    let mut candidates: Vec<Candidate> = vectors
+    let limits = small_chains(&options.limits, vectors.len(), FINAL_STATES);
+    let mut candidates: Vec<Prediction> = vectors
         .par_iter()
         .with_max_len(1)
         .map(|thresholds| {
-            let candidate = exact_or_simulated(model, thresholds, FINAL_STATES, &shared, &options.simulation);
+            let candidate = system.predict(thresholds, &limits);
             tick();
             candidate
         })
@@ -116,22 +116,13 @@ fn finals(
     Ok(candidates)
 }
 
-/// The exact answer when the chain has at most `most_states`, else a simulation.
-pub(super) fn exact_or_simulated(
-    model: &Model,
-    thresholds: &Thresholds,
-    most_states: usize,
-    options: &SolveOptions,
-    simulation: &SimulationOptions,
-) -> Result<Candidate, Error> {
-    let small = SolveOptions {
-        max_states: options.max_states.min(most_states),
-        memory_limit: Some(options.memory_bytes().min(FINAL_BYTES)),
-        ..options.clone()
+/// Limits of one of `tasks` predictions at a time whose chain is solved exactly up to `states`.
+pub(super) fn small_chains(limits: &Limits, tasks: usize, states: usize) -> Limits {
+    let shared = shared_options(&limits.solve, tasks);
+    let solve = SolveOptions {
+        max_states: shared.max_states.min(states),
+        memory_limit: Some(shared.memory_bytes().min(SMALL_BYTES)),
+        ..shared
     };
-    match Evaluator::new(model)?.solve_if_small(model, thresholds, &small) {
-        Some(Ok(solution)) => Ok(solution.into()),
-        Some(Err(error)) => Err(error),
-        None => Ok(simulate(model, thresholds, simulation)?.into()),
-    }
+    Limits { solve, simulation: limits.simulation.clone(), coarse_tolerance: 0.0 }
 }

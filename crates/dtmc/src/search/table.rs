@@ -1,8 +1,8 @@
 //! The best vector for every number of active requests, which a serving engine looks up as requests come and go.
 
 use super::local::{climb_from, starts};
-use super::{Candidate, Progress, SearchOptions, SearchResult, Strategy, optimize, rank};
-use crate::{Error, Model, Thresholds, count_feasible, is_feasible};
+use super::{Progress, SearchOptions, SearchResult, Strategy, optimize, rank};
+use crate::{ClosedSystem, Error, Prediction, Thresholds, count_feasible, is_feasible};
 
 /// Feasible vectors up to which a row is searched by [`optimize`] as it is; beyond, hill climbing from the rows before.
 const ENUMERATED: u64 = 150;
@@ -13,7 +13,7 @@ pub struct TableRow {
     /// Number of active requests `n`.
     pub active: u32,
     /// The best vector.
-    pub best: Candidate,
+    pub best: Prediction,
     /// True when every feasible vector was looked at.
     pub exhaustive: bool,
 }
@@ -22,8 +22,8 @@ pub struct TableRow {
 ///
 /// # Errors
 /// As [`optimize`].
-pub fn threshold_table(model: &Model, options: &SearchOptions) -> Result<Vec<Thresholds>, Error> {
-    let rows = threshold_table_rows(model, options, &|_, _| ())?;
+pub fn threshold_table(system: &ClosedSystem, options: &SearchOptions) -> Result<Vec<Thresholds>, Error> {
+    let rows = threshold_table_rows(system, options, &|_, _| ())?;
     Ok(rows.into_iter().map(|row| row.best.thresholds().clone()).collect())
 }
 
@@ -32,30 +32,30 @@ pub fn threshold_table(model: &Model, options: &SearchOptions) -> Result<Vec<Thr
 /// # Errors
 /// As [`optimize`].
 pub fn threshold_table_rows(
-    model: &Model,
+    system: &ClosedSystem,
     options: &SearchOptions,
     progress: Progress<'_>,
 ) -> Result<Vec<TableRow>, Error> {
-    let mut rows: Vec<TableRow> = Vec::with_capacity(model.concurrency() as usize);
-    for active in 1..=model.concurrency() {
-        rows.push(threshold_table_row(&model.with_concurrency(active)?, rows.last(), options)?);
-        progress(active as usize, model.concurrency() as usize);
+    let mut rows: Vec<TableRow> = Vec::with_capacity(system.concurrency() as usize);
+    for active in 1..=system.concurrency() {
+        rows.push(threshold_table_row(&system.with_concurrency(active)?, rows.last(), options)?);
+        progress(active as usize, system.concurrency() as usize);
     }
     Ok(rows)
 }
 
-/// One row of the table, for the requests of `model`: for callers that stop between rows. `before` is the row of one
+/// One row of the table, for the requests of `system`: for callers that stop between rows. `before` is the row of one
 /// request less, near which a large search starts.
 ///
 /// # Errors
 /// As [`optimize`].
 pub fn threshold_table_row(
-    model: &Model,
+    system: &ClosedSystem,
     before: Option<&TableRow>,
     options: &SearchOptions,
 ) -> Result<TableRow, Error> {
-    let found = row(model, before, options)?;
-    Ok(TableRow { active: model.concurrency(), best: found.best, exhaustive: found.exhaustive })
+    let found = row(system, before, options)?;
+    Ok(TableRow { active: system.concurrency(), best: found.best, exhaustive: found.exhaustive })
 }
 
 /// The row with the highest throughput whose mean time between two tokens of a request is at most `bound_ms`: how many
@@ -77,21 +77,21 @@ pub fn best_within_time_per_token(rows: &[TableRow], bound_ms: f64) -> Result<&T
     })
 }
 
-fn row(model: &Model, before: Option<&TableRow>, options: &SearchOptions) -> Result<SearchResult, Error> {
-    let feasible = count_feasible(model);
+fn row(system: &ClosedSystem, before: Option<&TableRow>, options: &SearchOptions) -> Result<SearchResult, Error> {
+    let feasible = count_feasible(system);
     let Some(before) = before.filter(|_| feasible > ENUMERATED && options.strategy == Strategy::Auto) else {
-        return optimize(model, options);
+        return optimize(system, options);
     };
     // The optimum moves by little from n - 1 to n: start there, and from each vector with one more request of slack.
     let last = before.best.thresholds().as_slice();
     let mut from: Vec<Vec<u32>> = vec![last.to_vec()];
     for index in 0..last.len() {
         let mut raised = last.to_vec();
-        raised[index] = (raised[index] + 1).min(model.largest_batch(index));
+        raised[index] = (raised[index] + 1).min(system.largest_batch(index));
         from.push(raised);
     }
-    from.extend(starts(model));
-    from.retain(|vector| is_feasible(vector, model.concurrency()));
-    let candidates = climb_from(model, options, &|_, _| (), from, 2)?;
+    from.extend(starts(system));
+    from.retain(|vector| is_feasible(vector, system.concurrency()));
+    let candidates = climb_from(system, options, &|_, _| (), from, 2)?;
     rank(candidates, Strategy::Local, feasible, options)
 }

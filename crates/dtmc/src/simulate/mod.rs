@@ -4,16 +4,15 @@
 //! interval is narrow enough or the budget of steps is spent. The seed fixes everything, and the same seed with other
 //! thresholds uses the same draws per routing state.
 
-mod engine;
-pub(crate) mod rng;
-pub(crate) mod stats;
+mod simulator;
+mod stats;
 
 pub use stats::Estimate;
 
 use crate::measures::{Measures, Totals};
-use crate::{Error, Model, Thresholds};
-use engine::System;
+use crate::{ClosedSystem, Error, Thresholds};
 use serde::Serialize;
+use simulator::Simulator;
 use stats::interval;
 
 /// Windows in an interval after merging.
@@ -45,7 +44,7 @@ impl Default for SimulationOptions {
 pub struct Simulation {
     /// The vector.
     pub thresholds: Thresholds,
-    /// Throughput in tokens per second, with its confidence interval.
+    /// Throughput in tokens per second, with its standard error and confidence interval.
     pub throughput: Estimate,
     /// Throughput and per-model measures over the whole run.
     #[serde(flatten)]
@@ -64,40 +63,44 @@ pub struct Simulation {
     pub window_quanta: u64,
 }
 
-/// Simulates `model` under `thresholds`.
+/// Simulates `system` under `thresholds`.
 ///
 /// # Errors
-/// Thresholds that don't suit the model or can deadlock; options out of range.
-pub fn simulate(model: &Model, thresholds: &Thresholds, options: &SimulationOptions) -> Result<Simulation, Error> {
-    thresholds.check(model)?;
-    check(model, options)?;
-    let mut system = System::new(model, thresholds.as_slice(), options.seed, options.start);
+/// Thresholds that don't suit the system or can deadlock; options out of range.
+pub fn simulate(
+    system: &ClosedSystem,
+    thresholds: &Thresholds,
+    options: &SimulationOptions,
+) -> Result<Simulation, Error> {
+    thresholds.check(system)?;
+    check(system, options)?;
+    let mut simulator = Simulator::new(system, thresholds.as_slice(), options.seed, options.start);
     // A first window long enough for every request to visit the slowest model a few times.
-    let slowest = (0..model.models()).map(|index| u64::from(model.largest_quanta(index))).max().unwrap_or(1);
+    let slowest = (0..system.models()).map(|index| u64::from(system.largest_quanta(index))).max().unwrap_or(1);
     let mut length = 25 * slowest;
-    let mut ignored = Totals::new(model.models());
-    system.run(4 * length, &mut ignored);
-    let mut totals = Totals::new(model.models());
+    let mut ignored = Totals::new(system.models());
+    simulator.run(4 * length, &mut ignored);
+    let mut totals = Totals::new(system.models());
     let mut windows: Vec<f64> = Vec::with_capacity(2 * WINDOWS);
     loop {
         while windows.len() < 2 * WINDOWS {
             let before: f64 = totals.tokens.iter().sum();
-            system.run(length, &mut totals);
+            simulator.run(length, &mut totals);
             let tokens = totals.tokens.iter().sum::<f64>() - before;
-            windows.push(tokens * 1000.0 / (length as f64 * model.quantum_ms()));
+            windows.push(tokens * 1000.0 / (length as f64 * system.quantum_ms()));
         }
         windows = windows.chunks_exact(2).map(|pair| 0.5 * (pair[0] + pair[1])).collect();
         length *= 2;
         let throughput = interval(&windows, options.confidence);
         let precise = throughput.half_width <= options.relative_half_width * throughput.mean;
         // The next round doubles the run: stop when that would overshoot the budget.
-        if precise || system.steps * 2 > options.max_steps {
+        if precise || simulator.steps * 2 > options.max_steps {
             return Ok(Simulation {
                 thresholds: thresholds.clone(),
                 throughput,
-                measures: totals.measures(model),
+                measures: totals.measures(system),
                 confidence: options.confidence,
-                steps: system.steps,
+                steps: simulator.steps,
                 seed: options.seed,
                 windows,
                 window_quanta: length,
@@ -117,15 +120,15 @@ pub fn paired_difference(a: &Simulation, b: &Simulation) -> Option<Estimate> {
     Some(interval(&differences, a.confidence))
 }
 
-fn check(model: &Model, options: &SimulationOptions) -> Result<(), Error> {
+fn check(system: &ClosedSystem, options: &SimulationOptions) -> Result<(), Error> {
     if !(options.confidence > 0.0 && options.confidence < 1.0) {
         return Err(Error::option("confidence", options.confidence.to_string(), "above 0 and below 1"));
     }
     if options.relative_half_width.is_nan() || options.relative_half_width < 0.0 {
         return Err(Error::option("relative half width", options.relative_half_width.to_string(), "0 or above"));
     }
-    if options.start >= model.routing_states() {
-        let allowed = format!("a routing state from 0 to {}", model.routing_states() - 1);
+    if options.start >= system.routing_states() {
+        let allowed = format!("a routing state from 0 to {}", system.routing_states() - 1);
         return Err(Error::option("start", format!("routing state {}", options.start), allowed));
     }
     Ok(())

@@ -1,8 +1,8 @@
 //! The decision process behind the thresholds: states before a launch decision, one action per set of models to launch.
 
-use crate::chain::{Explorer, Key, Layout, Limits, StateTable, StateView};
+use crate::chain::{ChainLimits, Explorer, Key, Layout, Start, StateTable, StateView};
 use crate::estimate::human_bytes;
-use crate::{Error, Model, SolveOptions, Thresholds, estimate_size};
+use crate::{ClosedSystem, Error, SolveOptions, Thresholds, estimate_size};
 
 /// One decision in one state.
 #[derive(Debug, Clone, Copy)]
@@ -47,23 +47,23 @@ impl Process {
 /// Explores every state that some sequence of decisions reaches.
 ///
 /// The eager chain has about as many states, so its estimate decides whether to start at all.
-pub(super) fn build(model: &Model, options: &SolveOptions) -> Result<Process, Error> {
-    let expected = estimate_size(model, &Thresholds::eager(model.models()))?;
+pub(super) fn build(system: &ClosedSystem, options: &SolveOptions) -> Result<Process, Error> {
+    let expected = estimate_size(system, &Thresholds::eager(system.models()))?;
     let limits = options.limits();
     if expected.states > limits.states as f64
         || bytes::<u64>(expected.states, 2.0 * expected.nonzeros) > limits.bytes as f64
     {
         return Err(too_large(expected.states, limits));
     }
-    let layout = Layout::new(model)?;
-    if layout.bits <= 64 { explore::<u64>(model, layout, options) } else { explore::<u128>(model, layout, options) }
+    let layout = Layout::new(system)?;
+    if layout.bits <= 64 { explore::<u64>(system, layout, options) } else { explore::<u128>(system, layout, options) }
 }
 
 fn bytes<K>(states: f64, transitions: f64) -> f64 {
     states * (size_of::<K>() as f64 * 6.0 + 160.0) + transitions * 40.0
 }
 
-fn too_large(states: f64, limits: Limits) -> Error {
+fn too_large(states: f64, limits: ChainLimits) -> Error {
     let problem = format!("the decision process has about {states:.0} states or more");
     let allowed = format!("{} states and {}; use a coarser quantum", limits.states, human_bytes(limits.bytes as f64));
     Error::option("certificate", problem, allowed)
@@ -73,19 +73,19 @@ struct Exploration<K> {
     explorer: Explorer<K>,
     table: StateTable<K>,
     keys: Vec<K>,
-    limits: Limits,
+    limits: ChainLimits,
     tokens_per_step: Vec<f64>,
 }
 
-fn explore<K: Key>(model: &Model, layout: Layout, options: &SolveOptions) -> Result<Process, Error> {
-    let explorer = Explorer::<K>::new(model, layout);
-    let start = explorer.initial((options.start, model.concurrency()));
+fn explore<K: Key>(system: &ClosedSystem, layout: Layout, options: &SolveOptions) -> Result<Process, Error> {
+    let explorer = Explorer::<K>::new(system, layout);
+    let start = explorer.initial(Start { routing_state: options.start, requests: system.concurrency() });
     let mut exploration = Exploration {
         explorer,
         table: StateTable::new(),
         keys: vec![start],
         limits: options.limits(),
-        tokens_per_step: (0..model.routing_states()).map(|state| model.tokens_per_step(state)).collect(),
+        tokens_per_step: (0..system.routing_states()).map(|state| system.tokens_per_step(state)).collect(),
     };
     exploration.table.insert(start);
     let mut process = Process {

@@ -9,7 +9,7 @@
 mod build;
 
 use crate::stationary::{CutSet, Krylov, gmres};
-use crate::{Error, Model, SolveOptions, StateView, Thresholds, TransitionMatrix, classes};
+use crate::{ClosedSystem, Error, SolveOptions, StateView, Thresholds, TransitionMatrix, classes};
 use build::Process;
 use serde::Serialize;
 
@@ -62,9 +62,9 @@ pub struct Departure {
 ///
 /// # Errors
 /// A process over the limits, a policy with several recurrent classes, or a solver that doesn't reach its tolerance.
-pub fn certify(model: &Model, thresholds: &Thresholds, options: &SolveOptions) -> Result<Certificate, Error> {
-    thresholds.check(model)?;
-    let process = build::build(model, options)?;
+pub fn certify(system: &ClosedSystem, thresholds: &Thresholds, options: &SolveOptions) -> Result<Certificate, Error> {
+    thresholds.check(system)?;
+    let process = build::build(system, options)?;
     let mut policy: Vec<usize> = (0..process.states()).map(|state| process.actions_of(state).end - 1).collect();
     let mut rounds = 0;
     let (evaluated, upper) = loop {
@@ -83,8 +83,8 @@ pub fn certify(model: &Model, thresholds: &Thresholds, options: &SolveOptions) -
             });
         }
     };
-    let per_second = 1000.0 / model.quantum_ms();
-    let departures = departures(model, thresholds, &process, &policy, &evaluated.shares);
+    let per_second = 1000.0 / system.quantum_ms();
+    let departures = departures(system, thresholds, &process, &policy, &evaluated.shares);
     Ok(Certificate {
         policy_tok_s: evaluated.gain * per_second,
         upper_bound_tok_s: upper.max(evaluated.gain) * per_second,
@@ -210,7 +210,7 @@ fn improve(process: &Process, policy: &mut [usize], evaluated: &Evaluated) -> (u
 }
 
 fn departures(
-    model: &Model,
+    system: &ClosedSystem,
     thresholds: &Thresholds,
     process: &Process,
     policy: &[usize],
@@ -220,12 +220,12 @@ fn departures(
     for (state, &share) in shares.iter().enumerate().filter(|&(_, &share)| share > 0.0) {
         let view = &process.views[state];
         let launched = process.actions[policy[state]].launches;
-        let by_thresholds = (0..model.models()).filter(|&index| {
-            let queued: u32 = model.states_of(index).map(|s| view.waiting[s]).sum();
+        let by_thresholds = (0..system.models()).filter(|&index| {
+            let queued: u32 = system.states_of(index).map(|s| view.waiting[s]).sum();
             view.remaining[index] == 0 && queued >= thresholds.as_slice()[index]
         });
         let thresholds_launch: Vec<usize> = by_thresholds.collect();
-        let policy_launches: Vec<usize> = (0..model.models()).filter(|index| launched >> index & 1 == 1).collect();
+        let policy_launches: Vec<usize> = (0..system.models()).filter(|index| launched >> index & 1 == 1).collect();
         if thresholds_launch != policy_launches {
             found.push(Departure { state: view.clone(), thresholds_launch, policy_launches, share });
         }

@@ -2,17 +2,17 @@
 
 use crate::support::{close, three, throughput, two};
 use tokenrouter_dtmc::{
-    Chain, ExportFormat, Method, Model, PrismFile, SolveOptions, Thresholds, Tolerance, TransitionMatrix, export,
-    export_prism,
+    Chain, ClosedSystem, ExportFormat, Method, PrismFile, SolveOptions, Thresholds, Tolerance, TransitionMatrix,
+    export, export_prism,
 };
 
-fn chain(model: &Model, thresholds: &[u32]) -> Chain {
-    Chain::build(model, &Thresholds::new(thresholds), &SolveOptions::default()).expect("small")
+fn chain(system: &ClosedSystem, thresholds: &[u32]) -> Chain {
+    Chain::build(system, &Thresholds::new(thresholds), &SolveOptions::default()).expect("small")
 }
 
-fn written(model: &Model, chain: &Chain, format: ExportFormat) -> String {
+fn written(system: &ClosedSystem, chain: &Chain, format: ExportFormat) -> String {
     let mut bytes = Vec::new();
-    export(model, chain, format, &mut bytes).expect("in memory");
+    export(system, chain, format, &mut bytes).expect("in memory");
     String::from_utf8(bytes).expect("text")
 }
 
@@ -26,8 +26,8 @@ fn rate(rows: &[Vec<(u32, f64)>], tokens: &[f64], time: &[f64], quantum_ms: f64)
 
 #[test]
 fn drn_reads_back() {
-    let model = two(4, 0.65, 0.1);
-    let text = written(&model, &chain(&model, &[1, 1]), ExportFormat::Drn);
+    let system = two(4, 0.65, 0.1);
+    let text = written(&system, &chain(&system, &[1, 1]), ExportFormat::Drn);
     let (mut rows, mut tokens, mut time) = (Vec::new(), Vec::new(), Vec::new());
     for line in text.split("@model\n").nth(1).expect("a body").lines() {
         if let Some(rest) = line.strip_prefix("state ") {
@@ -44,16 +44,16 @@ fn drn_reads_back() {
     }
     assert_eq!(rows.len(), 715);
     assert_eq!(text.matches(" init").count(), 1);
-    assert!(close(rate(&rows, &tokens, &time, 0.1), throughput(&model, &[1, 1]), 1e-10));
+    assert!(close(rate(&rows, &tokens, &time, 0.1), throughput(&system, &[1, 1]), 1e-10));
 }
 
 #[test]
 fn prism_files_read_back() {
-    let model = three(2, 0.5);
-    let chain = chain(&model, &[1, 1, 1]);
+    let system = three(2, 0.5);
+    let chain = chain(&system, &[1, 1, 1]);
     let file = |file: PrismFile| {
         let mut bytes = Vec::new();
-        export_prism(&model, &chain, file, &mut bytes).expect("in memory");
+        export_prism(&system, &chain, file, &mut bytes).expect("in memory");
         String::from_utf8(bytes).expect("text")
     };
     let transitions = file(PrismFile::Transitions);
@@ -74,24 +74,24 @@ fn prism_files_read_back() {
         values
     };
     let (tokens, time) = (rewards(PrismFile::TokenRewards), rewards(PrismFile::TimeRewards));
-    assert!(close(rate(&rows, &tokens, &time, 0.5), throughput(&model, &[1, 1, 1]), 1e-10));
+    assert!(close(rate(&rows, &tokens, &time, 0.5), throughput(&system, &[1, 1, 1]), 1e-10));
     assert_eq!(file(PrismFile::States).lines().count(), chain.len() + 1);
     assert!(file(PrismFile::Labels).starts_with("0=\"init\" 1=\"deadlock\"\n"));
 }
 
 #[test]
 fn json_and_dot_are_well_formed() {
-    let model = two(8, 0.65, 0.1);
-    let chain = chain(&model, &[1, 7]);
+    let system = two(8, 0.65, 0.1);
+    let chain = chain(&system, &[1, 7]);
     let value: serde_json::Value =
-        serde_json::from_str(&written(&model, &chain, ExportFormat::Json)).expect("valid JSON");
+        serde_json::from_str(&written(&system, &chain, ExportFormat::Json)).expect("valid JSON");
     assert_eq!((value["states"].as_u64(), value["nonzeros"].as_u64()), (Some(18), Some(58)));
     let states = value["chain"].as_array().expect("a list");
     let column = |name: &str| states.iter().map(|s| s[name].as_f64().expect("a number")).collect::<Vec<_>>();
     let rows: Vec<Vec<(u32, f64)>> =
         states.iter().map(|s| serde_json::from_value(s["row"].clone()).expect("a row")).collect();
     assert!(close(rate(&rows, &column("tokens"), &column("quanta"), 0.1), 281.8128134192, 1e-10));
-    let dot = written(&model, &chain, ExportFormat::Dot);
+    let dot = written(&system, &chain, ExportFormat::Dot);
     assert!(dot.starts_with("digraph") && dot.trim_end().ends_with('}'));
     assert_eq!(dot.matches(" -> ").count(), 58);
 }

@@ -2,19 +2,19 @@
 
 use crate::support::{close, three, throughput, two};
 use tokenrouter_dtmc::{
-    Answer, Error, Evaluation, Model, SearchOptions, SimulationOptions, SolveOptions, Strategy, Thresholds, certify,
-    estimate_size, evaluate, optimize, quantum_study, solve,
+    Error, Latency, Limits, Prediction, SearchOptions, SimulationOptions, SolveOptions, Strategy, System, Thresholds,
+    certify, estimate_size, optimize, predict, quantum_study, solve,
 };
 
 #[test]
 fn estimates_are_within_a_factor_of_two() {
-    for (model, thresholds, states, nonzeros) in [
+    for (system, thresholds, states, nonzeros) in [
         (two(16, 0.65, 0.1), vec![1, 1], 14257.0, 76865.0),
         (three(4, 0.1), vec![1, 1, 1], 658_298.0, 2_496_059.0),
         (three(6, 0.1), vec![1, 1, 1], 3_544_213.0, 19_343_843.0),
         (two(64, 0.65, 0.1), vec![1, 1], 228_265.0, 4_248_817.0),
     ] {
-        let estimate = estimate_size(&model, &Thresholds::new(thresholds)).expect("feasible");
+        let estimate = estimate_size(&system, &Thresholds::new(thresholds)).expect("feasible");
         assert!((0.5..2.0).contains(&(estimate.states / states)), "{estimate:?} for {states}");
         assert!((0.5..2.0).contains(&(estimate.nonzeros / nonzeros)), "{estimate:?} for {nonzeros}");
     }
@@ -41,30 +41,52 @@ fn too_large_is_refused_with_what_would_fit() {
 }
 
 #[test]
-fn evaluation_falls_back_and_says_so() {
-    let model = three(4, 0.1);
-    let exact = throughput(&model, &[1, 1, 1]);
+fn predictions_fall_back_and_say_so() {
+    let system = three(4, 0.1);
+    let exact = throughput(&system, &[1, 1, 1]);
     let small = SolveOptions { max_states: 100_000, ..SolveOptions::default() };
     let simulation = SimulationOptions { confidence: 0.999, ..SimulationOptions::default() };
-    let thresholds = Thresholds::eager(3);
-    match evaluate(&model, &thresholds, 0.0, &small, &simulation).expect("simulated") {
-        Evaluation::Direct(Answer::Simulated(run)) => {
-            assert!((run.throughput.mean - exact).abs() <= run.throughput.half_width, "{:?} {exact}", run.throughput);
-        }
-        other => panic!("{other:?}"),
+    let predict = |solve: SolveOptions, coarse_tolerance: f64| {
+        let limits = Limits { solve, simulation: simulation.clone(), coarse_tolerance };
+        predict(&system.to_system(), 4, &Thresholds::eager(3), &limits).expect("some answer")
+    };
+    // With a small limit on memory as well, exploration alone finds out; without, an estimate does.
+    for limited in [small.clone(), SolveOptions { memory_limit: Some(100 << 20), ..small.clone() }] {
+        let prediction = predict(limited, 0.0);
+        let Prediction::Simulated(run) = &prediction else { panic!("{prediction:?}") };
+        assert!((run.throughput.mean - exact).abs() <= run.throughput.half_width, "{:?} {exact}", run.throughput);
+        let standard_error = prediction.standard_error().expect("simulated");
+        assert!(standard_error > 0.0 && standard_error < prediction.half_width());
     }
-    match evaluate(&model, &thresholds, 0.05, &small, &simulation).expect("coarse") {
-        Evaluation::Coarse(coarse) => {
-            assert!(coarse.quantum_ms > 0.1 && coarse.solution.states <= 100_000);
-            assert!(
-                (coarse.solution.throughput_tok_s() / exact - 1.0).abs() <= coarse.relative_error,
-                "{coarse:?} {exact}"
-            );
-        }
-        other => panic!("{other:?}"),
-    }
-    let fits = evaluate(&model, &thresholds, 0.0, &SolveOptions::default(), &simulation).expect("exact");
-    assert!(matches!(fits, Evaluation::Direct(Answer::Exact(_))));
+    let prediction = predict(small, 0.05);
+    let Prediction::Coarse(coarse) = &prediction else { panic!("{prediction:?}") };
+    assert!(coarse.quantum_ms > 0.1 && coarse.solution.states <= 100_000);
+    assert!((coarse.solution.throughput_tok_s() / exact - 1.0).abs() <= coarse.relative_error, "{coarse:?} {exact}");
+    let prediction = predict(SolveOptions::default(), 0.0);
+    let Prediction::Exact(solution) = &prediction else { panic!("{prediction:?}") };
+    assert!(solution.residual <= 1e-12 && prediction.standard_error().is_none() && prediction.half_width() == 0.0);
+}
+
+/// The two ways to find that a chain is over the limits give the same answer where it is not.
+#[test]
+fn limits_do_not_change_an_exact_answer() {
+    let (system, thresholds) = (two(8, 0.65, 0.1), Thresholds::new([1, 7]));
+    let small = SolveOptions { max_states: 18, memory_limit: Some(64 << 20), ..SolveOptions::default() };
+    let limits = Limits { solve: small, ..Limits::default() };
+    let prediction = system.predict(&thresholds, &limits).expect("fits");
+    assert_eq!(prediction, system.predict(&thresholds, &Limits::default()).expect("fits"));
+    assert!(matches!(prediction, Prediction::Exact(_)));
+    assert!(matches!(system.predict(&Thresholds::new([5, 5]), &limits), Err(Error::Infeasible { .. })));
+}
+
+#[test]
+fn unknown_keys_of_a_system_are_refused() {
+    let text = r#"{"latencies_ms": [6.0], "routing": [[1]], "comits": [[1]]}"#;
+    let error = serde_json::from_str::<System>(text).expect_err("a slip").to_string();
+    assert!(error.contains("comits") && error.contains("commits"), "{error}");
+    let system = two(3, 0.5, 0.3).to_system();
+    let written = serde_json::to_string(&system).expect("writes");
+    assert_eq!(serde_json::from_str::<System>(&written).expect("reads back"), system);
 }
 
 #[test]
@@ -89,12 +111,13 @@ fn absorbing_and_unreached_models() {
     assert!(alone.notes().iter().any(|note| note.contains("never reached")));
     assert!(close(throughput(&alone, &[1, 1]), 4.0 / 6.0 * 1000.0, 1e-12));
     // Model 1 is never left: the long run is model 1 alone.
-    let absorbing = two(4, 0.5, 0.1)
-        .to_builder()
-        .routing(vec![vec![0.5, 0.5], vec![0.0, 1.0]])
-        .commits(vec![vec![1.0; 2]; 2])
-        .build()
-        .expect("valid");
+    let absorbing = System {
+        routing: vec![vec![0.5, 0.5], vec![0.0, 1.0]],
+        commits: Some(vec![vec![1.0; 2]; 2]),
+        ..two(4, 0.5, 0.1).to_system()
+    }
+    .closed(4)
+    .expect("valid");
     assert!(absorbing.notes().iter().any(|note| note.contains("never return")));
     let solution = solve(&absorbing, &Thresholds::eager(2), &SolveOptions::default()).expect("one class");
     assert!(solution.transient > 0);
@@ -103,41 +126,40 @@ fn absorbing_and_unreached_models() {
     let error = solve(&absorbing, &Thresholds::new([3, 1]), &SolveOptions::default()).expect_err("several classes");
     assert!(matches!(error, Error::SeveralClasses { classes: 3, .. }), "{error}");
     // Two absorbing models.
-    let split = Model::builder()
-        .latencies_ms([1.0, 2.0, 3.0])
-        .routing(vec![vec![0.0, 0.5, 0.5], vec![0.0, 1.0, 0.0], vec![0.0, 0.0, 1.0]])
-        .concurrency(2)
-        .build()
+    let split = System::new([1.0, 2.0, 3.0], vec![vec![0.0, 0.5, 0.5], vec![0.0, 1.0, 0.0], vec![0.0, 0.0, 1.0]])
+        .closed(2)
         .expect("valid");
     let error = solve(&split, &Thresholds::eager(3), &SolveOptions::default()).expect_err("several classes");
     assert!(matches!(error, Error::SeveralClasses { classes: 3, .. }), "{error}");
 }
 
 #[test]
-fn bad_models_name_the_place() {
-    let base =
-        || Model::builder().latencies_ms([6.0, 27.9]).routing(vec![vec![0.35, 0.65], vec![1.0, 0.0]]).concurrency(8);
-    let message = |builder: tokenrouter_dtmc::ModelBuilder| builder.build().expect_err("bad").to_string();
-    for (builder, expected) in [
-        (base().routing(vec![vec![0.35, 0.6], vec![1.0, 0.0]]), "P row 0: the probabilities sum to 0.95"),
-        (base().routing(vec![vec![-0.35, 1.35], vec![1.0, 0.0]]), "P[0][0]: -0.35"),
-        (base().routing(vec![vec![f64::NAN, 1.0], vec![1.0, 0.0]]), "P[0][0]: NaN"),
-        (base().routing(vec![vec![0.35, 0.65]]), "P: 1 rows for 2 models"),
-        (base().commits(vec![vec![1.0, 0.0], vec![1.0]]), "C row 1: 1 numbers"),
-        (base().concurrency(0), "concurrency: 0 requests"),
-        (base().concurrency(1_000_000), "concurrency: 1000000 requests"),
-        (base().latencies_ms([0.0, 27.9]), "latency of model 0: 0 ms"),
-        (base().latencies_ms([6.0, f64::INFINITY]), "latency of model 1: inf ms"),
-        (base().quantum_ms(7.0), "quantum 7 ms is larger than the latency 6 ms"),
-        (base().quantum_ms(1e-9), "quanta of 0.000000001 ms"),
-        (base().max_batch(vec![Some(0), None]), "max batch of model 0: 0"),
-        (base().routing_state_models(vec![0, 2]), "routing state 1: model 2"),
-        (base().latencies_ms([vec![(1, 5.0)], vec![(1, 5.0)]]), "the table ends below batch size 2"),
-        (base().latencies_ms([vec![(2, 5.0), (2, 6.0)], vec![(1, 5.0)]]), "batch size 2 after 2"),
+fn bad_systems_name_the_place() {
+    let base = || System::new([6.0, 27.9], vec![vec![0.35, 0.65], vec![1.0, 0.0]]);
+    let routing = |routing: Vec<Vec<f64>>| System { routing, ..base() };
+    let latencies = |latencies_ms: Vec<Latency>| System { latencies_ms, ..base() };
+    let constant = |ms: [f64; 2]| latencies(ms.map(Latency::Constant).to_vec());
+    for (system, n, expected) in [
+        (routing(vec![vec![0.35, 0.6], vec![1.0, 0.0]]), 8, "P row 0: the probabilities sum to 0.95"),
+        (routing(vec![vec![-0.35, 1.35], vec![1.0, 0.0]]), 8, "P[0][0]: -0.35"),
+        (routing(vec![vec![f64::NAN, 1.0], vec![1.0, 0.0]]), 8, "P[0][0]: NaN"),
+        (routing(vec![vec![0.35, 0.65]]), 8, "P: 1 rows for 2 models"),
+        (System { commits: Some(vec![vec![1.0, 0.0], vec![1.0]]), ..base() }, 8, "C row 1: 1 numbers"),
+        (base(), 0, "concurrency: 0 requests"),
+        (base(), 1_000_000, "concurrency: 1000000 requests"),
+        (constant([0.0, 27.9]), 8, "latency of model 0: 0 ms"),
+        (constant([6.0, f64::INFINITY]), 8, "latency of model 1: inf ms"),
+        (System { quantum_ms: 7.0, ..base() }, 8, "quantum 7 ms is larger than the latency 6 ms"),
+        (System { quantum_ms: 1e-9, ..base() }, 8, "quanta of 0.000000001 ms"),
+        (System { max_batch: Some(vec![Some(0), None]), ..base() }, 8, "max batch of model 0: 0"),
+        (System { state_models: Some(vec![0, 2]), ..base() }, 8, "routing state 1: model 2"),
+        (latencies(vec![Latency::by_batch([5.0]), Latency::by_batch([5.0])]), 8, "the table ends below batch size 2"),
+        (latencies(vec![vec![(2, 5.0), (2, 6.0)].into(), 5.0.into()]), 8, "batch size 2 after 2"),
     ] {
-        let text = message(builder);
+        let text = system.closed(n).expect_err("bad").to_string();
         assert!(text.contains(expected), "{text}\nexpected {expected}");
         assert!(text.contains("allowed: "), "{text}");
     }
-    assert!(base().quantum_ms(5.0).build().expect("valid").notes().iter().any(|note| note.contains("-16.67 %")));
+    let rounded = System { quantum_ms: 5.0, ..base() }.closed(8).expect("valid");
+    assert!(rounded.notes().iter().any(|note| note.contains("-16.67 %")));
 }

@@ -1,19 +1,21 @@
 //! The simulator against the exact chain.
 
 use crate::support::{glimp, three, throughput, two};
-use tokenrouter_dtmc::{Model, SimulationOptions, SolveOptions, Thresholds, paired_difference, simulate, solve};
+use tokenrouter_dtmc::{
+    ClosedSystem, Latency, SimulationOptions, SolveOptions, System, Thresholds, paired_difference, simulate, solve,
+};
 
 fn options(seed: u64, max_steps: u64) -> SimulationOptions {
     SimulationOptions { seed, max_steps, relative_half_width: 0.0, ..SimulationOptions::default() }
 }
 
 /// Of 200 intervals at 90 %, between 80 % and 97 % must cover: more than five standard deviations on either side.
-fn coverage(model: &Model, thresholds: &[u32]) {
-    let exact = throughput(model, thresholds);
+fn coverage(system: &ClosedSystem, thresholds: &[u32]) {
+    let exact = throughput(system, thresholds);
     let covered = (0..200)
         .filter(|&seed| {
             let options = SimulationOptions { confidence: 0.9, ..options(1000 + seed, 150_000) };
-            let run = simulate(model, &Thresholds::new(thresholds), &options).expect("feasible");
+            let run = simulate(system, &Thresholds::new(thresholds), &options).expect("feasible");
             (run.throughput.mean - exact).abs() <= run.throughput.half_width
         })
         .count();
@@ -28,14 +30,17 @@ fn intervals_cover_at_their_rate() {
 
 #[test]
 fn extensions_agree_with_the_exact_chain() {
-    let table = |base: f64, slope: f64| (1..=4).map(|b| (b, base + slope * f64::from(b))).collect::<Vec<_>>();
-    let by_batch =
-        two(4, 0.5, 1.0).to_builder().latencies_ms([table(3.0, 1.0), table(9.0, 2.0)]).build().expect("valid");
-    let capped = glimp(4, 0.4, 3.0, 2.0, 1.0).to_builder().max_batch(vec![Some(2), Some(1)]).build().expect("valid");
-    for (model, thresholds) in [(by_batch, [1, 2]), (glimp(4, 0.3, 5.0, 4.0, 1.0), [1, 2]), (capped, [1, 1])] {
+    let table = |base: f64, slope: f64| Latency::by_batch((1..=4).map(|b| base + slope * f64::from(b)));
+    let by_batch = System { latencies_ms: vec![table(3.0, 1.0), table(9.0, 2.0)], ..two(4, 0.5, 1.0).to_system() }
+        .closed(4)
+        .expect("valid");
+    let capped = System { max_batch: Some(vec![Some(2), Some(1)]), ..glimp(4, 0.4, 3.0, 2.0, 1.0).to_system() }
+        .closed(4)
+        .expect("valid");
+    for (system, thresholds) in [(by_batch, [1, 2]), (glimp(4, 0.3, 5.0, 4.0, 1.0), [1, 2]), (capped, [1, 1])] {
         let thresholds = Thresholds::new(thresholds);
-        let exact = solve(&model, &thresholds, &SolveOptions::default()).expect("solvable");
-        let run = simulate(&model, &thresholds, &SimulationOptions { confidence: 0.9999, ..options(5, 4_000_000) })
+        let exact = solve(&system, &thresholds, &SolveOptions::default()).expect("solvable");
+        let run = simulate(&system, &thresholds, &SimulationOptions { confidence: 0.9999, ..options(5, 4_000_000) })
             .expect("feasible");
         let error = (run.throughput.mean - exact.throughput_tok_s()).abs();
         assert!(error <= run.throughput.half_width, "{error} > {}", run.throughput.half_width);
@@ -49,15 +54,15 @@ fn extensions_agree_with_the_exact_chain() {
 
 #[test]
 fn a_seed_fixes_the_run_and_pairs_with_others() {
-    let model = two(8, 0.65, 0.1);
+    let system = two(8, 0.65, 0.1);
     let run = |seed, thresholds: [u32; 2]| {
-        simulate(&model, &Thresholds::new(thresholds), &options(seed, 300_000)).expect("feasible")
+        simulate(&system, &Thresholds::new(thresholds), &options(seed, 300_000)).expect("feasible")
     };
     assert_eq!(run(3, [1, 7]), run(3, [1, 7]));
     assert_ne!(run(3, [1, 7]).throughput, run(4, [1, 7]).throughput);
     let (a, b) = (run(3, [1, 7]), run(3, [1, 6]));
     if let Some(difference) = paired_difference(&a, &b) {
-        let exact = throughput(&model, &[1, 7]) - throughput(&model, &[1, 6]);
+        let exact = throughput(&system, &[1, 7]) - throughput(&system, &[1, 6]);
         assert!((difference.mean - exact).abs() < 4.0 * difference.half_width);
     }
     assert!(paired_difference(&a, &run(4, [1, 6])).is_none());
@@ -65,7 +70,7 @@ fn a_seed_fixes_the_run_and_pairs_with_others() {
 
 #[test]
 fn a_deterministic_system_has_a_point_interval() {
-    let model = Model::builder().latencies_ms([5.0]).routing(vec![vec![1.0]]).concurrency(3).build().expect("valid");
-    let run = simulate(&model, &Thresholds::new([1]), &SimulationOptions::default()).expect("feasible");
+    let system = System::new([5.0], vec![vec![1.0]]).closed(3).expect("valid");
+    let run = simulate(&system, &Thresholds::new([1]), &SimulationOptions::default()).expect("feasible");
     assert!((run.throughput.mean - 600.0).abs() < 1e-9 && run.throughput.half_width < 1e-9);
 }

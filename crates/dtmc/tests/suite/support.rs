@@ -1,49 +1,49 @@
 //! Systems used by several tests.
 
 use proptest::prelude::*;
-use tokenrouter_dtmc::{Model, SolveOptions, Thresholds, solve};
+use tokenrouter_dtmc::{ClosedSystem, SolveOptions, System, Thresholds, solve};
 
-pub(crate) fn two(n: u32, p: f64, quantum_ms: f64) -> Model {
-    Model::builder()
-        .latencies_ms([6.0, 27.9])
-        .routing(vec![vec![1.0 - p, p], vec![1.0, 0.0]])
-        .commits(vec![vec![1.0, 0.0]; 2])
-        .quantum_ms(quantum_ms)
-        .concurrency(n)
-        .build()
-        .expect("valid")
+pub(crate) fn two(n: u32, p: f64, quantum_ms: f64) -> ClosedSystem {
+    System {
+        commits: Some(vec![vec![1.0, 0.0]; 2]),
+        quantum_ms,
+        ..System::new([6.0, 27.9], vec![vec![1.0 - p, p], vec![1.0, 0.0]])
+    }
+    .closed(n)
+    .expect("valid")
 }
 
-pub(crate) fn three(n: u32, quantum_ms: f64) -> Model {
-    Model::builder()
-        .latencies_ms([6.0, 11.3, 27.9])
-        .routing(vec![vec![0.6, 0.25, 0.15], vec![0.5, 0.3, 0.2], vec![0.5, 0.3, 0.2]])
-        .quantum_ms(quantum_ms)
-        .concurrency(n)
-        .build()
-        .expect("valid")
+pub(crate) fn three(n: u32, quantum_ms: f64) -> ClosedSystem {
+    System {
+        quantum_ms,
+        ..System::new([6.0, 11.3, 27.9], vec![vec![0.6, 0.25, 0.15], vec![0.5, 0.3, 0.2], vec![0.5, 0.3, 0.2]])
+    }
+    .closed(n)
+    .expect("valid")
 }
 
 /// GlimpRouter's chain per forward pass: boundary probe and inside at the small model, a whole step at the large one.
 /// `q`: share of steps sent to the large model; `small`, `large`: mean tokens of a step.
-pub(crate) fn glimp(n: u32, q: f64, small: f64, large: f64, quantum_ms: f64) -> Model {
-    Model::builder()
-        .latencies_ms([6.0, 27.9])
-        .routing_state_models(vec![0, 0, 1])
-        .routing(vec![
-            vec![0.0, 1.0 - q, q],
-            vec![1.0 / small, 1.0 - 1.0 / small, 0.0],
-            vec![1.0 / large, 0.0, 1.0 - 1.0 / large],
-        ])
-        .commits(vec![vec![0.0; 3], vec![1.0; 3], vec![1.0; 3]])
-        .quantum_ms(quantum_ms)
-        .concurrency(n)
-        .build()
-        .expect("valid")
+pub(crate) fn glimp(n: u32, q: f64, small: f64, large: f64, quantum_ms: f64) -> ClosedSystem {
+    System {
+        commits: Some(vec![vec![0.0; 3], vec![1.0; 3], vec![1.0; 3]]),
+        state_models: Some(vec![0, 0, 1]),
+        quantum_ms,
+        ..System::new(
+            [6.0, 27.9],
+            vec![
+                vec![0.0, 1.0 - q, q],
+                vec![1.0 / small, 1.0 - 1.0 / small, 0.0],
+                vec![1.0 / large, 0.0, 1.0 - 1.0 / large],
+            ],
+        )
+    }
+    .closed(n)
+    .expect("valid")
 }
 
-pub(crate) fn throughput(model: &Model, thresholds: &[u32]) -> f64 {
-    solve(model, &Thresholds::new(thresholds), &SolveOptions::default()).expect("solvable").throughput_tok_s()
+pub(crate) fn throughput(system: &ClosedSystem, thresholds: &[u32]) -> f64 {
+    solve(system, &Thresholds::new(thresholds), &SolveOptions::default()).expect("solvable").throughput_tok_s()
 }
 
 pub(crate) fn close(a: f64, b: f64, relative: f64) -> bool {
@@ -62,7 +62,7 @@ pub(crate) fn row(size: usize) -> impl Strategy<Value = Vec<f64>> {
 }
 
 /// Small random models with positive routing, and feasible thresholds.
-pub(crate) fn small_model() -> impl Strategy<Value = (Model, Vec<u32>)> {
+pub(crate) fn small_model() -> impl Strategy<Value = (ClosedSystem, Vec<u32>)> {
     (1_usize..=3, 1_u32..=4).prop_flat_map(|(models, n)| {
         let latencies = prop::collection::vec(1_u32..9, models);
         let routing = prop::collection::vec(row(models), models);
@@ -78,15 +78,14 @@ pub(crate) fn small_model() -> impl Strategy<Value = (Model, Vec<u32>)> {
                     1 + taken
                 })
                 .collect();
-            let model = Model::builder()
-                .latencies_ms(latencies.into_iter().map(f64::from))
-                .routing(routing)
-                .commits(commits)
-                .quantum_ms(1.0)
-                .concurrency(n)
-                .build()
-                .expect("valid");
-            (model, thresholds)
+            let system = System {
+                commits: Some(commits),
+                quantum_ms: 1.0,
+                ..System::new(latencies.into_iter().map(f64::from), routing)
+            }
+            .closed(n)
+            .expect("valid");
+            (system, thresholds)
         })
     })
 }

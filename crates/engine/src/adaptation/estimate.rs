@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::LatencyProfile;
 use crate::scheduler::ModelStats;
 
 /// Transitions of a model without which nothing is said of it.
@@ -26,10 +25,37 @@ struct Memory {
     /// Steps by where the request went on, and the tokens they committed.
     transitions: Vec<f64>,
     committed: Vec<f64>,
-    /// By batch size: weight in steps, and mean milliseconds.
-    step_ms: BTreeMap<usize, (f64, f64)>,
-    /// Scheduling per step.
-    scheduling: (f64, f64),
+    /// Milliseconds of a step by batch size.
+    step_ms: BTreeMap<usize, RecentMean>,
+    /// Milliseconds of scheduling per step.
+    scheduling_ms: RecentMean,
+}
+
+/// A mean over about the last [`LATENCY_MEMORY`] steps.
+#[derive(Debug, Clone, Copy, Default)]
+struct RecentMean {
+    steps: f64,
+    mean: f64,
+}
+
+impl RecentMean {
+    /// Takes in the mean of `steps` more.
+    fn add(&mut self, steps: f64, mean: f64) {
+        let old = self.steps.min((LATENCY_MEMORY - steps).max(0.0));
+        self.mean = (self.mean * old + mean * steps) / (old + steps);
+        self.steps = old + steps;
+    }
+}
+
+/// The mean time of the steps of one batch size.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepTime {
+    /// Requests in the batch.
+    pub batch: usize,
+    /// Mean milliseconds.
+    pub mean_ms: f64,
+    /// Steps behind the mean.
+    pub steps: f64,
 }
 
 impl Memory {
@@ -49,33 +75,31 @@ impl Memory {
         }
         for (batch, (count, time)) in delta.step_time_by_batch.iter().enumerate().filter(|(_, step)| step.0 > 0) {
             let mean = time.as_secs_f64() * 1e3 / *count as f64;
-            blend(self.step_ms.entry(batch).or_default(), *count as f64, mean);
+            self.step_ms.entry(batch).or_default().add(*count as f64, mean);
         }
         if delta.steps > 0 {
             let steps = delta.steps as f64;
-            blend(&mut self.scheduling, steps, delta.scheduling.as_secs_f64() * 1e3 / steps);
+            self.scheduling_ms.add(steps, delta.scheduling.as_secs_f64() * 1e3 / steps);
         }
     }
 
     /// Milliseconds by batch size, and the sizes that were seen often.
     fn latency(&self, largest: usize) -> Option<(Vec<f64>, Vec<bool>)> {
-        let seen: Vec<(usize, f64, f64)> = self.step_ms.iter().map(|(batch, (n, ms))| (*batch, *ms, *n)).collect();
-        let often = |batch: usize| self.step_ms.get(&batch).is_some_and(|(steps, _)| *steps >= ENOUGH_STEPS);
+        let time = |(batch, recent): (&usize, &RecentMean)| StepTime {
+            batch: *batch,
+            mean_ms: recent.mean,
+            steps: recent.steps,
+        };
+        let seen: Vec<StepTime> = self.step_ms.iter().map(time).collect();
+        let often = |batch: usize| self.step_ms.get(&batch).is_some_and(|recent| recent.steps >= ENOUGH_STEPS);
         let ms: Option<Vec<f64>> =
-            (1..=largest).map(|batch| Some(interpolate(&seen, batch)? + self.scheduling.1)).collect();
+            (1..=largest).map(|batch| Some(interpolate(&seen, batch)? + self.scheduling_ms.mean)).collect();
         Some((ms?, (1..=largest).map(often).collect()))
     }
 }
 
 fn add(into: &mut [f64], from: &[f64]) {
     into.iter_mut().zip(from).for_each(|(into, from)| *into += from);
-}
-
-/// Takes the mean of `count` more values into a mean over the last [`LATENCY_MEMORY`].
-fn blend((weight, mean): &mut (f64, f64), count: f64, new: f64) {
-    let old = weight.min((LATENCY_MEMORY - count).max(0.0));
-    *mean = (*mean * old + new * count) / (old + count);
-    *weight = old + count;
 }
 
 /// Whether two sets of counts are of different distributions: some share differs by `deviations` and by `least`.
@@ -92,12 +116,13 @@ fn differs(a: &[f64], b: &[f64], deviations: f64, least: f64) -> bool {
     })
 }
 
-/// Mean time at `batch`, linear between the sizes `(batch, mean, steps)` that were seen often and along the nearest two
-/// beyond them; never below the shortest seen. `None` when nothing was seen.
-pub fn interpolate(seen: &[(usize, f64, f64)], batch: usize) -> Option<f64> {
-    let point = |p: &(usize, f64, f64)| (p.0 as f64, p.1);
+/// Mean milliseconds at `batch`, linear between the batch sizes that were seen often (`seen` is by rising batch size) and
+/// along the nearest two beyond them; never below the shortest seen. `None` when nothing was seen.
+#[must_use]
+pub fn interpolate(seen: &[StepTime], batch: usize) -> Option<f64> {
+    let point = |time: &StepTime| (time.batch as f64, time.mean_ms);
     // Means of a few steps are noise; but something must be said where there is nothing better.
-    let mut points: Vec<(f64, f64)> = seen.iter().filter(|p| p.2 >= ENOUGH_STEPS).map(point).collect();
+    let mut points: Vec<(f64, f64)> = seen.iter().filter(|time| time.steps >= ENOUGH_STEPS).map(point).collect();
     if points.is_empty() {
         points = seen.iter().map(point).collect();
     }
@@ -117,8 +142,8 @@ pub fn interpolate(seen: &[(usize, f64, f64)], batch: usize) -> Option<f64> {
 /// What the throughput model is given, with the evidence behind it.
 #[derive(Debug, Clone)]
 pub struct Estimates {
-    /// Milliseconds by batch size, for each model.
-    pub latencies: Vec<LatencyProfile>,
+    /// Milliseconds of a step of each model: entry `b - 1` is for batch size `b`, up to the most active requests.
+    pub step_ms: Vec<Vec<f64>>,
     /// Routing matrix.
     pub routing: Vec<Vec<f64>>,
     /// Commit matrix.
@@ -131,11 +156,11 @@ impl Estimates {
     /// Whether `newer` differs from these by more than chance.
     pub(super) fn drifted(&self, newer: &Self) -> bool {
         let routing = self.transitions.iter().zip(&newer.transitions);
-        let mut latencies = self.latencies.iter().zip(&newer.latencies).zip(&newer.seen);
+        let mut step_ms = self.step_ms.iter().zip(&newer.step_ms).zip(&newer.seen);
         routing.into_iter().any(|(old, new)| differs(old, new, DRIFT, ROUTING_DRIFT))
-            || latencies.any(|((old, new), seen)| {
-                let batches = seen.iter().zip(1..).filter(|(seen, _)| **seen).map(|(_, batch)| batch);
-                batches.into_iter().any(|batch| (new.at(batch) / old.at(batch) - 1.0).abs() > LATENCY_DRIFT)
+            || step_ms.any(|((old, new), seen)| {
+                let mut often = old.iter().zip(new).zip(seen).filter(|(_, seen)| **seen);
+                often.any(|((old, new), _)| (new / old - 1.0).abs() > LATENCY_DRIFT)
             })
     }
 }
@@ -174,15 +199,16 @@ impl Estimator {
         if self.memories.iter().any(|memory| total(memory) < LEAST_TRANSITIONS) {
             return None;
         }
-        let latencies: Option<Vec<_>> = self.memories.iter().map(|memory| memory.latency(self.largest)).collect();
-        let (latencies, seen) = latencies?.into_iter().map(|(ms, seen)| (LatencyProfile::Table(ms), seen)).unzip();
+        let latencies: Option<Vec<(Vec<f64>, Vec<bool>)>> =
+            self.memories.iter().map(|memory| memory.latency(self.largest)).collect();
+        let (step_ms, seen) = latencies?.into_iter().unzip();
         let shares = |memory: &Memory| memory.transitions.iter().map(|count| count / total(memory)).collect();
         let commits = |memory: &Memory| {
             let pairs = memory.committed.iter().zip(&memory.transitions);
             pairs.map(|(tokens, steps)| if *steps > 0.0 { tokens / steps } else { 0.0 }).collect()
         };
         Some(Estimates {
-            latencies,
+            step_ms,
             routing: self.memories.iter().map(shares).collect(),
             commits: self.memories.iter().map(commits).collect(),
             transitions: self.memories.iter().map(|memory| memory.transitions.clone()).collect(),
@@ -214,11 +240,16 @@ mod tests {
 
     #[test]
     fn times_are_interpolated_between_what_was_seen_often() {
-        let seen = [(1, 10.0, 100.0), (2, 99.0, 3.0), (4, 16.0, 100.0), (8, 20.0, 50.0)];
+        let time = |(batch, mean_ms, steps)| StepTime { batch, mean_ms, steps };
+        let seen = [(1, 10.0, 100.0), (2, 99.0, 3.0), (4, 16.0, 100.0), (8, 20.0, 50.0)].map(time);
         let got: Vec<_> = [1, 2, 4, 6, 8, 12].iter().map(|batch| interpolate(&seen, *batch)).collect();
         assert_eq!(got, [10.0, 12.0, 16.0, 18.0, 20.0, 24.0].map(Some));
-        assert_eq!(interpolate(&[(3, 7.0, 100.0)], 1), Some(7.0));
-        assert_eq!(interpolate(&[(2, 7.0, 100.0), (3, 9.0, 100.0)], 1), Some(7.0), "never below the shortest seen");
+        assert_eq!(interpolate(&[time((3, 7.0, 100.0))], 1), Some(7.0));
+        assert_eq!(
+            interpolate(&[(2, 7.0, 100.0), (3, 9.0, 100.0)].map(time), 1),
+            Some(7.0),
+            "never below the shortest seen"
+        );
         assert_eq!(interpolate(&[], 1), None);
     }
 
@@ -246,7 +277,7 @@ mod tests {
         let known = estimator.estimates().expect("enough");
         assert_eq!(known.routing[0], [0.75, 0.25]);
         assert_eq!(known.commits[0], [1.0, 0.0]);
-        assert_eq!(known.latencies[0], LatencyProfile::Table(vec![6.0, 7.0, 8.0, 9.0]));
+        assert_eq!(known.step_ms[0], [6.0, 7.0, 8.0, 9.0]);
         assert_eq!(known.seen, [[true, false, false, true], [false, true, false, false]]);
         assert!(!known.drifted(&known));
     }

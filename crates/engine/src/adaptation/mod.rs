@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use tokenrouter_dtmc::{
-    Error, Latency, Model, SearchOptions, SimulationOptions, SolveOptions, TableRow, Thresholds, is_feasible, simulate,
-    solve, threshold_table_row,
+    Error, Latency, Limits, SearchOptions, SimulationOptions, SolveOptions, System, TableRow, Thresholds, is_feasible,
+    threshold_table_row,
 };
 
-pub use estimate::{Estimates, interpolate};
+pub use estimate::{Estimates, StepTime, interpolate};
 pub(crate) use worker::Worker;
 
 use crate::config::{AdaptationConfig, Config, LatencyProfile};
@@ -100,8 +100,7 @@ impl Adapter {
         if self.used.as_ref().is_some_and(|used| !used.drifted(&estimates)) {
             return Ok(None);
         }
-        let model = self.model(&estimates)?;
-        let Some(rows) = self.better_rows(&model, stop)? else { return Ok(None) };
+        let Some(rows) = self.better_rows(&self.system(&estimates), stop)? else { return Ok(None) };
         self.used = Some(estimates.clone());
         if rows.is_empty() {
             return Ok(None);
@@ -114,20 +113,22 @@ impl Adapter {
         Ok(Some(Change { table: Arc::clone(&self.table), rows, estimates }))
     }
 
-    fn model(&self, estimates: &Estimates) -> Result<Model, Error> {
-        let shortest = estimates.latencies.iter().map(|profile| profile.at(1)).fold(f64::INFINITY, f64::min);
-        Model::builder()
-            .latencies_ms(estimates.latencies.iter().map(|profile| latency(profile, self.max_active)))
-            .routing(estimates.routing.clone())
-            .commits(estimates.commits.clone())
-            .concurrency(self.max_active as u32)
-            .quantum_ms(self.quantum_ms.unwrap_or(shortest / QUANTA))
-            .max_batch(self.max_batch.clone())
-            .build()
+    /// The system to predict: the estimates, with what the configuration says.
+    fn system(&self, estimates: &Estimates) -> System {
+        let shortest = estimates.step_ms.iter().map(|ms| ms[0]).fold(f64::INFINITY, f64::min);
+        System {
+            commits: Some(estimates.commits.clone()),
+            quantum_ms: self.quantum_ms.unwrap_or(shortest / QUANTA),
+            max_batch: Some(self.max_batch.clone()),
+            ..System::new(
+                estimates.step_ms.iter().map(|ms| Latency::by_batch(ms.iter().copied())),
+                estimates.routing.clone(),
+            )
+        }
     }
 
     /// The rows that gain more than the hysteresis; `None` when stopped.
-    fn better_rows(&self, model: &Model, stop: &dyn Fn() -> bool) -> Result<Option<Vec<RowChange>>, Error> {
+    fn better_rows(&self, system: &System, stop: &dyn Fn() -> bool) -> Result<Option<Vec<RowChange>>, Error> {
         let options = search_options();
         let mut changes = Vec::new();
         let mut before: Option<TableRow> = None;
@@ -135,13 +136,16 @@ impl Adapter {
             if stop() {
                 return Ok(None);
             }
-            let model = model.with_concurrency(active as u32)?;
-            let row = threshold_table_row(&model, before.as_ref(), &options)?;
+            let system = system.closed(active as u32)?;
+            let row = threshold_table_row(&system, before.as_ref(), &options)?;
             let from = self.table.row(active);
             let to = self.bounded(row.best.thresholds());
             let throughput = |vector: &[u32]| match vector == row.best.thresholds().as_slice() {
                 true => Ok(row.best.throughput_tok_s()),
-                false => predict(&model, vector, &options),
+                false => {
+                    let prediction = system.predict(&Thresholds::new(vector), &options.limits)?;
+                    Ok::<_, Error>(prediction.throughput_tok_s())
+                }
             };
             if from != to {
                 let gain = throughput(&to)? / throughput(&from)? - 1.0;
@@ -168,22 +172,16 @@ impl Adapter {
 /// Smaller limits than those of `auto`: this runs beside the models that it is for.
 fn search_options() -> SearchOptions {
     SearchOptions {
-        solve: SolveOptions { max_states: 200_000, memory_limit: Some(256 << 20), ..SolveOptions::default() },
-        simulation: SimulationOptions {
-            max_steps: 1_000_000,
-            relative_half_width: 0.002,
-            ..SimulationOptions::default()
+        limits: Limits {
+            solve: SolveOptions { max_states: 200_000, memory_limit: Some(256 << 20), ..SolveOptions::default() },
+            simulation: SimulationOptions {
+                max_steps: 1_000_000,
+                relative_half_width: 0.002,
+                ..SimulationOptions::default()
+            },
+            ..Limits::default()
         },
         ..SearchOptions::default()
-    }
-}
-
-/// Tokens per second under `vector`; by simulation where the chain is too large.
-fn predict(model: &Model, vector: &[u32], options: &SearchOptions) -> Result<f64, Error> {
-    let thresholds = Thresholds::new(vector);
-    match solve(model, &thresholds, &options.solve) {
-        Err(Error::TooLarge { .. }) => simulate(model, &thresholds, &options.simulation).map(|s| s.throughput.mean),
-        solved => solved.map(|solution| solution.throughput_tok_s()),
     }
 }
 
@@ -196,12 +194,12 @@ pub(crate) fn batch_caps(config: &Config) -> Vec<Option<u32>> {
     caps.collect()
 }
 
-/// A list is continued along its last two entries up to the largest possible batch, as the emulated runner does.
-pub(crate) fn latency(profile: &LatencyProfile, max_batch: usize) -> Latency {
+/// A configured step time as the throughput model takes it. A list is written out up to `largest_batch`, continued along
+/// its last two entries as the emulated runner does: a [`Latency`] itself ends at its last point.
+#[must_use]
+pub fn latency(profile: &LatencyProfile, largest_batch: usize) -> Latency {
     match profile {
         LatencyProfile::Constant(ms) => Latency::Constant(*ms),
-        table @ LatencyProfile::Table(_) => {
-            Latency::Table((1..=max_batch).map(|batch| (batch as u32, table.at(batch))).collect())
-        }
+        table @ LatencyProfile::Table(_) => Latency::by_batch((1..=largest_batch).map(|batch| table.at(batch))),
     }
 }

@@ -37,7 +37,8 @@ impl Worker {
             .start_handler(|_| yield_priority())
             .build()
             .map_err(std::io::Error::other)?;
-        let body = move || follow(adapter, (&shared, &inboxes), period, (&stopped, &flag), &pool);
+        let mut follower = Follower { adapter, shared, inboxes, stopping: flag, pool };
+        let body = move || follower.run(period, &stopped);
         let thread = std::thread::Builder::new().name("adaptation".into()).spawn(body)?;
         Ok(Self { stop: Some(stop), stopping, thread: Some(thread) })
     }
@@ -61,27 +62,36 @@ fn yield_priority() {
     }
 }
 
-fn follow(
-    mut adapter: Adapter,
-    (shared, inboxes): (&[Arc<Shared>], &[SyncSender<Inbound>]),
-    period: Duration,
-    (stopped, stopping): (&Receiver<()>, &AtomicBool),
-    pool: &rayon::ThreadPool,
-) {
-    while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
-        let stats: Vec<_> =
-            shared.iter().map(|s| s.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()).collect();
-        adapter.observe(&stats);
-        match pool.install(|| adapter.reconsider(&|| stopping.load(Ordering::Acquire))) {
-            Ok(None) => {}
-            Ok(Some(change)) => {
-                log(&change);
-                if inboxes.iter().any(|inbox| !tell(inbox, &change.table)) {
-                    return;
+/// What the thread works with.
+struct Follower {
+    adapter: Adapter,
+    /// The models' counters.
+    shared: Vec<Arc<Shared>>,
+    /// Where new tables go, for every model.
+    inboxes: Vec<SyncSender<Inbound>>,
+    stopping: Arc<AtomicBool>,
+    pool: rayon::ThreadPool,
+}
+
+impl Follower {
+    /// Looks at the counters every `period` until `stopped` is closed or a subserver is gone.
+    fn run(&mut self, period: Duration, stopped: &Receiver<()>) {
+        while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
+            let stats: Vec<_> =
+                self.shared.iter().map(|s| s.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()).collect();
+            let Self { adapter, stopping, .. } = self;
+            adapter.observe(&stats);
+            match self.pool.install(|| adapter.reconsider(&|| stopping.load(Ordering::Acquire))) {
+                Ok(None) => {}
+                Ok(Some(change)) => {
+                    log(&change);
+                    if self.inboxes.iter().any(|inbox| !tell(inbox, &change.table)) {
+                        return;
+                    }
                 }
-            }
-            Err(error) => {
-                tracing::warn!(target: "tokenrouter", "thresholds stay as they are, the throughput model says: {error}");
+                Err(error) => {
+                    tracing::warn!(target: "tokenrouter", "thresholds stay as they are, the throughput model says: {error}");
+                }
             }
         }
     }

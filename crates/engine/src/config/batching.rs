@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::LatencyProfile;
+use super::error::{Problem, in_range};
 
 /// When a subserver launches a batch.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -91,14 +92,10 @@ impl Default for BatchingConfig {
 }
 
 impl AdaptationConfig {
-    /// Checks ranges; the message comes with its key.
-    pub(super) fn validate(&self) -> Result<(), (&'static str, String)> {
-        let range = |key: &'static str, value: f64, low: f64, high: f64| match (low..=high).contains(&value) {
-            true => Ok(()),
-            false => Err((key, format!("`{key}` is {value}, allowed are {low} to {high}"))),
-        };
-        range("period_s", self.period_s, 0.05, 3600.0)?;
-        range("hysteresis", self.hysteresis, 0.005, 1.0)?;
-        range("memory_steps", self.memory_steps as f64, 256.0, 1e6)
+    pub(super) fn validate(&self) -> Result<(), Problem> {
+        let path = |key| ["batching", "adaptation", key];
+        in_range(path("period_s"), self.period_s, [0.05, 3600.0])?;
+        in_range(path("hysteresis"), self.hysteresis, [0.005, 1.0])?;
+        in_range(path("memory_steps"), self.memory_steps, [256, 1_000_000])
     }
 }

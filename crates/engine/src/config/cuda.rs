@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::error::Problem;
+
 /// Shapes of steps that are captured as CUDA graphs at launch. A step takes the smallest one that holds it, and runs kernel
 /// by kernel where there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -27,14 +29,16 @@ impl CudaGraphsConfig {
         decode.chain(self.extend.iter().map(|[batch, tokens]| (*tokens, *batch))).collect()
     }
 
-    pub(super) fn validate(&self, name: &str) -> Result<(), (&'static str, String)> {
-        for (tokens, batch) in self.shapes() {
+    pub(super) fn validate(&self, name: &str) -> Result<(), Problem> {
+        let keys = ["decode", "extend"].into_iter().zip([self.decode.len(), self.extend.len()]);
+        let places = keys.flat_map(|(key, length)| (0..length).map(move |index| (key, index)));
+        for ((tokens, batch), (key, index)) in self.shapes().into_iter().zip(places) {
             if batch == 0 || tokens < batch || tokens > 512 {
                 let message = format!(
                     "model `{name}`: a graph for {batch} requests and {tokens} tokens is not possible, allowed are 1 to \
                      512 tokens, and at least one per request"
                 );
-                return Err(("cuda_graphs", message));
+                return Err(Problem::new(["models", name, "cuda_graphs", key], message).entry(index));
             }
         }
         Ok(())

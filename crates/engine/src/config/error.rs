@@ -1,14 +1,59 @@
-//! Configuration errors that point at a line and suggest the nearest valid name.
+//! Configuration errors: where the mistake is, what is wrong, what is allowed.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-/// A problem in a configuration, with its place.
+/// Where a configuration comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// A file, or the name given to a text.
+    File(PathBuf),
+    /// A configuration in the binary, with the path of the file that it was made from.
+    BuiltIn(&'static str),
+}
+
+impl Origin {
+    /// The path that relative paths in the configuration are taken from the folder of.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::File(path) => path,
+            Self::BuiltIn(name) => Path::new(name),
+        }
+    }
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::BuiltIn(name) => write!(f, "built-in configuration {name}"),
+        }
+    }
+}
+
+/// The place of a mistake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A key of the text, an entry of a list, or broken YAML. Line and column count from 1, columns in characters.
+    Text {
+        /// The line.
+        line: u64,
+        /// The column.
+        column: u64,
+    },
+    /// An override, as it was given: `KEY=VALUE`.
+    Set(Arc<str>),
+    /// The text as a whole.
+    Whole,
+}
+
+/// A mistake in a configuration, with its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The file (or the name given to the text).
-    pub path: PathBuf,
-    /// Line and column, from 1; absent when the problem is not at one place.
-    pub location: Option<(u64, u64)>,
+    /// Where the configuration comes from.
+    pub origin: Origin,
+    /// Where the mistake is.
+    pub place: Place,
     /// What is wrong and what is allowed.
     pub message: String,
 }
@@ -17,67 +62,52 @@ impl std::error::Error for ConfigError {}
 
 impl std::fmt::Display for ConfigError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:", self.path.display())?;
-        if let Some((line, column)) = self.location {
-            write!(f, "{line}:{column}:")?;
+        let (origin, message) = (&self.origin, &self.message);
+        match &self.place {
+            Place::Text { line, column } => write!(f, "{origin}:{line}:{column}: {message}"),
+            Place::Set(set) => write!(f, "--set `{set}`: {message}"),
+            Place::Whole => write!(f, "{origin}: {message}"),
         }
-        write!(f, " {}", self.message)
     }
 }
 
-impl ConfigError {
-    /// A problem with the file as a whole.
-    pub(crate) fn whole(path: &Path, message: String) -> Self {
-        Self { path: path.to_owned(), location: None, message }
+/// A value that the types allow and the system does not.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Problem {
+    /// Keys from the root to the value that should be changed; an entry of a list is a number, from 0.
+    pub path: Vec<String>,
+    /// What is wrong and what is allowed.
+    pub message: String,
+}
+
+impl Problem {
+    /// A problem of the value at `path`.
+    pub(super) fn new<const N: usize>(path: [&str; N], message: impl Into<String>) -> Self {
+        Self { path: path.map(str::to_owned).to_vec(), message: message.into() }
     }
 
-    /// A problem with the value of `key`: points at the first line that sets it.
-    pub(crate) fn at_key(path: &Path, text: &str, key: &str, message: String) -> Self {
-        let location = text.lines().zip(1u64..).find_map(|(line, number)| {
-            let at = line.find(&format!("{key}:"))?;
-            let starts_a_word = line[..at].chars().next_back().is_none_or(|c| !(c.is_alphanumeric() || c == '_'));
-            (starts_a_word && !line.trim_start().starts_with('#')).then_some((number, at as u64 + 1))
-        });
-        Self { path: path.to_owned(), location, message }
+    /// The path with an entry of a list at its end.
+    pub(super) fn entry(mut self, index: usize) -> Self {
+        self.path.push(index.to_string());
+        self
+    }
+
+    /// The path as people write it: `models.large.device`.
+    pub fn key(&self) -> String {
+        self.path.join(".")
     }
 }
 
-/// `, did you mean ...` with the most similar candidate, or nothing when none is close.
-pub(crate) fn nearest<'a>(given: &str, candidates: impl Iterator<Item = &'a str>) -> String {
-    candidates
-        .map(|candidate| (strsim::normalized_damerau_levenshtein(given, candidate), candidate))
-        .filter(|(similarity, _)| *similarity > 0.5)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, candidate)| format!("; did you mean `{candidate}`?"))
-        .unwrap_or_default()
-}
-
-/// Translates the YAML library's error.
-pub(crate) fn from_yaml_error(path: &Path, error: &serde_saphyr::Error) -> ConfigError {
-    let error = error.without_snippet();
-    let location = error.location().map(|location| (location.line(), location.column()));
-    let message = match error {
-        serde_saphyr::Error::SerdeUnknownField { field, expected, .. } => format!(
-            "unknown key `{field}`, allowed are {}{}",
-            super::list(expected),
-            nearest(field, expected.iter().copied())
-        ),
-        serde_saphyr::Error::SerdeUnknownVariant { variant, expected, .. } => format!(
-            "unknown value `{variant}`, allowed are {}{}",
-            super::list(expected),
-            nearest(variant, expected.iter().copied())
-        ),
-        serde_saphyr::Error::SerdeMissingField { field, .. } => format!("key `{field}` is missing"),
-        other => strip_location(&other.to_string()),
-    };
-    ConfigError { path: path.to_owned(), location, message }
-}
-
-/// The library's message without its own location and snippet: ours comes first on the line.
-fn strip_location(rendered: &str) -> String {
-    let first = rendered.lines().next().unwrap_or_default();
-    let first = first.strip_prefix("error: ").unwrap_or(first);
-    let first =
-        first.split_once(": ").map_or(first, |(head, rest)| if head.starts_with("line ") { rest } else { first });
-    first.split(" at line ").next().unwrap_or(first).trim().to_owned()
+/// Checks that a number is in a range; the message names the last key of `path`.
+pub(super) fn in_range<T, const N: usize>(path: [&str; N], value: T, allowed: [T; 2]) -> Result<(), Problem>
+where
+    T: PartialOrd + std::fmt::Display,
+{
+    let [low, high] = allowed;
+    if low <= value && value <= high {
+        return Ok(());
+    }
+    let key = path.last().copied().unwrap_or_default();
+    Err(Problem::new(path, format!("`{key}` is {value}, allowed are {low} to {high}")))
 }

@@ -5,11 +5,14 @@
 
 mod batching;
 mod cuda;
+mod decode;
+mod document;
 mod error;
+mod node;
 mod peers;
 mod reference;
-mod routing;
 mod server;
+mod validate;
 mod values;
 
 use std::path::{Path, PathBuf};
@@ -20,13 +23,14 @@ use serde::{Deserialize, Serialize};
 
 pub use batching::{AdaptationConfig, BatchingConfig, ProfileConfig, ThresholdConfig};
 pub use cuda::CudaGraphsConfig;
-pub use error::ConfigError;
-pub(crate) use error::nearest;
+pub use document::Document;
+pub use error::{ConfigError, Origin, Place, Problem};
 pub use peers::PeerEndpoint;
 pub use reference::reference_yaml;
-pub use routing::RoutingConfig;
 pub use server::ServerConfig;
-use tokenrouter_dtmc::MAX_MODELS;
+pub use tokenrouter_core::emulated::LatencyProfile;
+pub(crate) use tokenrouter_core::names::{list, nearest};
+pub use tokenrouter_core::routing::RoutingConfig;
 
 /// Everything that defines a routed system: its models, how it routes, how it batches.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -95,16 +99,6 @@ pub struct EmulatedConfig {
     /// Milliseconds for every new token beyond the first of a row: what a prompt costs.
     #[serde(default)]
     pub prefill_ms_per_token: f64,
-}
-
-/// Step time by batch size, in milliseconds.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-#[serde(untagged)]
-pub enum LatencyProfile {
-    /// The same for every batch size.
-    Constant(f64),
-    /// Entry `b - 1` is for batch size `b`.
-    Table(Vec<f64>),
 }
 
 /// How weights are held in memory.
@@ -307,19 +301,22 @@ impl Default for KvConfig {
 impl Config {
     /// Reads and validates a YAML file.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        let path = path.as_ref();
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigError::whole(path, format!("cannot read the configuration: {error}")))?;
-        Self::from_yaml(&text, path)
+        Self::from_document(&Document::from_file(path)?)
     }
 
     /// Parses and validates YAML text; `origin` is named in errors.
     pub fn from_yaml(text: &str, origin: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        let origin = origin.as_ref();
-        let mut config: Self = serde_saphyr::from_str(text).map_err(|error| error::from_yaml_error(origin, &error))?;
-        config.resolve_paths(origin.parent().unwrap_or(Path::new("")));
-        config.validate().map_err(|problem| ConfigError::at_key(origin, text, problem.0, problem.1))?;
-        Ok(config)
+        Self::from_document(&Document::from_yaml(text, origin)?)
+    }
+
+    /// Parses and validates a configuration that the binary holds; `name` is the path of the file that it was made from.
+    pub fn built_in(name: &'static str, text: &str) -> Result<Self, ConfigError> {
+        Self::from_document(&Document::built_in(name, text)?)
+    }
+
+    /// The typed configuration of a document. An error that an override causes names the override.
+    pub fn from_document(document: &Document) -> Result<Self, ConfigError> {
+        document.config()
     }
 
     /// Takes relative paths from the folder of the configuration file, so that it can be used from anywhere.
@@ -350,96 +347,6 @@ impl Config {
     pub fn is_emulated(&self) -> bool {
         self.models.values().any(|model| model.emulated.is_some())
     }
-
-    /// Checks what the types cannot express. Returns the offending key and a message.
-    pub fn validate(&self) -> Result<(), (&'static str, String)> {
-        if self.models.is_empty() {
-            return Err(("models", "at least one model is needed".into()));
-        }
-        if self.models.len() > 16 {
-            return Err(("models", format!("{} models given, at most 16 are supported", self.models.len())));
-        }
-        for (name, model) in &self.models {
-            model.validate(name)?;
-        }
-        let emulated = self.models.values().filter(|model| model.emulated.is_some()).count();
-        if emulated != 0 && emulated != self.models.len() {
-            return Err(("emulated", "either all models are emulated or none: emulated models write no text".into()));
-        }
-        self.validate_system()?;
-        self.server.validate()?;
-        self.validate_batching()
-    }
-
-    fn validate_system(&self) -> Result<(), (&'static str, String)> {
-        let entry = &self.system.entry_model;
-        if !entry.is_empty() && !self.models.contains_key(entry) {
-            let names = self.model_names();
-            let hint = nearest(entry, names.iter().map(String::as_str));
-            return Err(("entry_model", format!("unknown model `{entry}`, known are {}{hint}", list(&names))));
-        }
-        if self.system.max_active == 0 || self.system.max_active > 4096 {
-            return Err(("max_active", format!("`max_active` is {}, allowed are 1 to 4096", self.system.max_active)));
-        }
-        if ![16, 32, 64].contains(&self.kv.block_size) {
-            return Err(("block_size", format!("`block_size` is {}, allowed are 16, 32, 64", self.kv.block_size)));
-        }
-        let share = self.kv.device_utilization;
-        if !(share > 0.0 && share <= 1.0) {
-            let message = format!("`device_utilization` is {share}, allowed is above 0 up to 1");
-            return Err(("device_utilization", message));
-        }
-        let on_cpu = self.models.iter().find(|(_, model)| model.device == DeviceConfig::Cpu);
-        if let Some((name, _)) = on_cpu.filter(|_| self.kv.memory_mib == 0) {
-            let message = format!("`memory_mib` of 0 is for models on CUDA devices, and `{name}` is on the CPU");
-            return Err(("memory_mib", message));
-        }
-        self.validate_peers()
-    }
-
-    fn validate_peers(&self) -> Result<(), (&'static str, String)> {
-        let timeout = self.system.peer_timeout_ms;
-        if !(100..=600_000).contains(&timeout) {
-            return Err(("peer_timeout_ms", format!("`peer_timeout_ms` is {timeout}, allowed are 100 to 600000")));
-        }
-        for (name, endpoint) in &self.system.peer_endpoints {
-            if !self.models.contains_key(name) {
-                let names = self.model_names();
-                let hint = nearest(name, names.iter().map(String::as_str));
-                let message = format!("unknown model `{name}` in `peer_endpoints`, known are {}{hint}", list(&names));
-                return Err(("peer_endpoints", message));
-            }
-            endpoint.validate(name)?;
-        }
-        Ok(())
-    }
-
-    fn validate_batching(&self) -> Result<(), (&'static str, String)> {
-        let batching = &self.batching;
-        if !(batching.max_wait_ms.is_finite() && batching.max_wait_ms > 0.0) {
-            return Err(("max_wait_ms", format!("`max_wait_ms` is {}, it must be above 0", batching.max_wait_ms)));
-        }
-        batching.adaptation.validate()?;
-        match &batching.thresholds {
-            ThresholdConfig::Eager => Ok(()),
-            _ if self.system.execution != ExecutionConfig::Async => Err((
-                "execution",
-                format!(
-                    "`system.execution` is `{}`, which launches eagerly: `batching.thresholds` must be `eager`",
-                    format!("{:?}", self.system.execution).to_lowercase()
-                ),
-            )),
-            ThresholdConfig::Adaptive if self.models.len() > MAX_MODELS => Err((
-                "thresholds",
-                format!("`adaptive` is for at most {MAX_MODELS} models, the configuration has {}", self.models.len()),
-            )),
-            ThresholdConfig::Auto | ThresholdConfig::Adaptive => Ok(()),
-            ThresholdConfig::Fixed(vector) => {
-                crate::scheduler::check_thresholds(vector, self.models.len(), self.system.max_active)
-                    .map_err(|message| ("thresholds", message))
-            }
-        }
-    }
 }
 
 impl ModelConfig {
@@ -450,48 +357,4 @@ impl ModelConfig {
             RunnerKind::Candle => KvDtypeConfig::F32,
         }
     }
-
-    fn validate(&self, name: &str) -> Result<(), (&'static str, String)> {
-        let origins = [self.path.is_some(), self.source.is_some(), self.emulated.is_some()];
-        if origins.iter().filter(|given| **given).count() != 1 {
-            return Err(("models", format!("model `{name}` needs exactly one of `path`, `source`, `emulated`")));
-        }
-        if let Some(layers) = &self.layers
-            && (layers.is_empty() || layers.windows(2).any(|pair| pair[0] >= pair[1]))
-        {
-            return Err(("layers", format!("`layers` of model `{name}` must be a rising list of layer indices")));
-        }
-        if self.patch.is_some() && self.layers.is_none() {
-            return Err(("patch", format!("`patch` of model `{name}` needs `layers`: it stands in for dropped ones")));
-        }
-        if self.scheduler.max_step_tokens == 0 || self.scheduler.max_step_tokens > 8192 {
-            let given = self.scheduler.max_step_tokens;
-            return Err(("max_step_tokens", format!("`max_step_tokens` is {given}, allowed are 1 to 8192")));
-        }
-        if let Some(emulated) = &self.emulated {
-            let values: &[f64] = match &emulated.latency_ms {
-                LatencyProfile::Constant(value) => std::slice::from_ref(value),
-                LatencyProfile::Table(values) => values,
-            };
-            if values.is_empty() || values.iter().any(|value| !(value.is_finite() && *value > 0.0)) {
-                return Err(("latency_ms", format!("`latency_ms` of model `{name}` must be above 0, got {values:?}")));
-            }
-        }
-        if self.runner == RunnerKind::Candle && self.device != DeviceConfig::Cpu {
-            let message = format!("model `{name}`: `runner: candle` computes on `cpu`; use `runner: native`");
-            return Err(("device", message));
-        }
-        if self.tp_size == 0 || self.tp_size > 64 {
-            return Err(("tp_size", format!("model `{name}`: `tp_size` is {}, allowed are 1 to 64", self.tp_size)));
-        }
-        if self.tp_size > 1 && self.device == DeviceConfig::Cpu {
-            return Err(("tp_size", format!("model `{name}`: `tp_size` above 1 needs `device: cuda:N`")));
-        }
-        self.cuda_graphs.validate(name)
-    }
-}
-
-/// `a`, `b` and `c` in backticks, for messages.
-pub(crate) fn list<S: AsRef<str>>(names: &[S]) -> String {
-    names.iter().map(|name| format!("`{}`", name.as_ref())).collect::<Vec<_>>().join(", ")
 }

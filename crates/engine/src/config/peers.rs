@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::error::Problem;
+
 /// The node of one model.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -28,16 +30,17 @@ impl PeerEndpoint {
         if self.advertise.is_empty() { &self.bind } else { &self.advertise }
     }
 
-    pub(super) fn validate(&self, model: &str) -> Result<(), (&'static str, String)> {
+    pub(super) fn validate(&self, model: &str) -> Result<(), Problem> {
         for (key, value) in [("bind", self.bind.as_str()), ("advertise", self.advertise())] {
             let address = value.strip_prefix("tcp://").and_then(|address| address.rsplit_once(':'));
             if address.is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
                 let message = format!("`peer_endpoints.{model}.{key}` is `{value}`, allowed is `tcp://HOST:PORT`");
-                return Err((key, message));
+                return Err(Problem::new(["system", "peer_endpoints", model, key], message));
             }
         }
-        crate::node::PublicKey::from_hex(&self.public_key)
-            .map(|_| ())
-            .map_err(|why| ("public_key", format!("`peer_endpoints.{model}.public_key`: {why}")))
+        crate::node::PublicKey::from_hex(&self.public_key).map(|_| ()).map_err(|why| {
+            let message = format!("`peer_endpoints.{model}.public_key`: {why}");
+            Problem::new(["system", "peer_endpoints", model, "public_key"], message)
+        })
     }
 }

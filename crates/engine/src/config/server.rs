@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::error::{Problem, in_range};
+
 /// The HTTP server.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -76,28 +78,24 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    pub(super) fn validate(&self) -> Result<(), (&'static str, String)> {
-        for (key, value, low, high) in [
-            ("max_connections", self.max_connections, 1, 65_536),
-            ("max_concurrent_requests", self.max_concurrent_requests, 1, 65_536),
-            ("max_queued_requests", self.max_queued_requests, 1, 65_536),
-            ("max_body_kib", self.max_body_kib, 1, 1 << 20),
-            // The HTTP library reads in pieces of 8 KiB.
-            ("max_header_kib", self.max_header_kib, 8, 1024),
-            ("max_stop_texts", self.max_stop_texts, 1, 1024),
-            ("max_choices", self.max_choices, 1, 128),
-            ("header_timeout_s", self.header_timeout_s as usize, 1, 3600),
-            ("body_timeout_s", self.body_timeout_s as usize, 1, 3600),
-            ("queue_timeout_s", self.queue_timeout_s as usize, 1, 86_400),
-            ("request_timeout_s", self.request_timeout_s as usize, 1, 86_400),
-            ("drain_timeout_s", self.drain_timeout_s as usize, 0, 86_400),
-        ] {
-            if !(low..=high).contains(&value) {
-                return Err((key, format!("`{key}` is {value}, allowed are {low} to {high}")));
-            }
-        }
+    pub(super) fn validate(&self) -> Result<(), Problem> {
+        let count = |key, value: usize, allowed| in_range(["server", key], value, allowed);
+        count("max_connections", self.max_connections, [1, 65_536])?;
+        count("max_concurrent_requests", self.max_concurrent_requests, [1, 65_536])?;
+        count("max_queued_requests", self.max_queued_requests, [1, 65_536])?;
+        count("max_body_kib", self.max_body_kib, [1, 1 << 20])?;
+        // The HTTP library reads in pieces of 8 KiB.
+        count("max_header_kib", self.max_header_kib, [8, 1024])?;
+        count("max_stop_texts", self.max_stop_texts, [1, 1024])?;
+        count("max_choices", self.max_choices, [1, 128])?;
+        let seconds = |key, value: u64, allowed| in_range(["server", key], value, allowed);
+        seconds("header_timeout_s", self.header_timeout_s, [1, 3600])?;
+        seconds("body_timeout_s", self.body_timeout_s, [1, 3600])?;
+        seconds("queue_timeout_s", self.queue_timeout_s, [1, 86_400])?;
+        seconds("request_timeout_s", self.request_timeout_s, [1, 86_400])?;
+        seconds("drain_timeout_s", self.drain_timeout_s, [0, 86_400])?;
         if self.model_name.is_empty() {
-            return Err(("model_name", "`model_name` is empty".into()));
+            return Err(Problem::new(["server", "model_name"], "`model_name` is empty"));
         }
         Ok(())
     }

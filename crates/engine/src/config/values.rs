@@ -1,57 +1,10 @@
-//! Values that YAML writes in more than one way: step times, thresholds, devices.
+//! Values that YAML writes in more than one way: thresholds, devices.
 
 use schemars::JsonSchema;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{DeviceConfig, LatencyProfile, ThresholdConfig};
-
-impl LatencyProfile {
-    /// Step time in milliseconds at batch size `batch` (at least 1).
-    pub fn at(&self, batch: usize) -> f64 {
-        match self {
-            Self::Constant(value) => *value,
-            Self::Table(values) => {
-                let last = values.len() - 1;
-                let index = batch.max(1) - 1;
-                if index <= last {
-                    return values[index];
-                }
-                let slope = if last > 0 { (values[last] - values[last - 1]).max(0.0) } else { 0.0 };
-                values[last] + slope * (index - last) as f64
-            }
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for LatencyProfile {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ProfileVisitor;
-        impl<'de> Visitor<'de> for ProfileVisitor {
-            type Value = LatencyProfile;
-            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-                f.write_str("milliseconds, or a list of milliseconds by batch size")
-            }
-            fn visit_f64<E>(self, value: f64) -> Result<Self::Value, E> {
-                Ok(LatencyProfile::Constant(value))
-            }
-            fn visit_i64<E>(self, value: i64) -> Result<Self::Value, E> {
-                Ok(LatencyProfile::Constant(value as f64))
-            }
-            fn visit_u64<E>(self, value: u64) -> Result<Self::Value, E> {
-                Ok(LatencyProfile::Constant(value as f64))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-                let mut values = Vec::new();
-                while let Some(value) = seq.next_element::<f64>()? {
-                    values.push(value);
-                }
-                Ok(LatencyProfile::Table(values))
-            }
-        }
-        deserializer.deserialize_any(ProfileVisitor)
-    }
-}
+use super::{DeviceConfig, ThresholdConfig};
 
 impl<'de> Deserialize<'de> for ThresholdConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -72,9 +25,6 @@ impl<'de> Deserialize<'de> for ThresholdConfig {
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
                 let mut values = Vec::new();
                 while let Some(value) = seq.next_element::<u32>()? {
-                    if value == 0 {
-                        return Err(A::Error::custom("a threshold of 0 is not allowed, the smallest is 1"));
-                    }
                     values.push(value);
                 }
                 Ok(ThresholdConfig::Fixed(values))

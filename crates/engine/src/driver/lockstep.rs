@@ -5,8 +5,8 @@ use std::sync::mpsc::Receiver;
 
 use super::{Inbound, Station};
 use crate::profile::Activity;
-use crate::request::ModelIndex;
-use crate::scheduler::Next;
+use tokenrouter_core::request::ModelIndex;
+use tokenrouter_core::scheduler::Next;
 
 /// The parts of the thread.
 pub(crate) struct Lockstep {

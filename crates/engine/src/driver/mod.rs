@@ -12,11 +12,11 @@ mod survivors;
 pub(crate) use lockstep::Lockstep;
 pub(crate) use station::{Clients, Shared, Station};
 pub(crate) use streams::Streams;
-pub(crate) use subserver::{Outlet, Subserver};
+pub(crate) use subserver::{Carrier, Outlet, Subserver};
 pub(crate) use survivors::Survivors;
 
-use crate::request::{RequestId, StreamEvent};
-use crate::scheduler::Event;
+use tokenrouter_core::request::{RequestId, StreamEvent};
+use tokenrouter_core::scheduler::Event;
 
 /// What an inbox takes, and what waits for the inbox of another model.
 #[allow(clippy::large_enum_variant, reason = "a handoff is the common case, and boxing it would allocate at every one")]

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use super::{Inbound, Streams};
 use crate::meters::{Meters, StepKind};
 use crate::profile::{Activity, Recorder, Span};
-use crate::request::{CommittedToken, ModelIndex, RequestId, StreamEvent};
 use crate::runner::{ModelRunner, StepOutput};
-use crate::scheduler::{Action, Batch, Core, Event, ModelStats, Next, PeerBody};
+use tokenrouter_core::request::{CommittedToken, ModelIndex, RequestId, StreamEvent};
+use tokenrouter_core::scheduler::{Action, Core, Event, ModelStats, Next, PeerBody};
+use tokenrouter_core::step::Batch;
 
 /// Shared between the engine and the driver of a station.
 #[derive(Debug)]

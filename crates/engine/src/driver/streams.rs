@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::request::{FinishReason, RequestId, RequestStats, StreamEvent};
+use tokenrouter_core::request::{FinishReason, RequestId, RequestStats, StreamEvent};
 
 /// The open streams.
 #[derive(Debug, Default)]

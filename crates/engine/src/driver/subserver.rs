@@ -1,20 +1,28 @@
 //! A thread with one station and an inbox: the models run asynchronously.
 
+use std::fmt::Debug;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::time::Duration;
 
 use super::{Inbound, Station};
-use crate::node::LinkInput;
 use crate::profile::Activity;
-use crate::scheduler::Next;
+use tokenrouter_core::scheduler::Next;
 
 /// Where messages for another model go.
 #[derive(Debug, Clone)]
 pub(crate) enum Outlet {
     /// To its inbox.
     Inbox(SyncSender<Inbound>),
-    /// To the thread that has the link with its node.
-    Link(SyncSender<LinkInput>),
+    /// To another node.
+    Node(Arc<dyn Carrier>),
+}
+
+/// Carries messages to another node.
+pub(crate) trait Carrier: Send + Sync + Debug {
+    /// Takes a message without waiting, or gives it back when there is no room. One that nobody takes any more is void.
+    #[allow(clippy::result_large_err, reason = "the message comes back as it was")]
+    fn try_send(&self, message: Inbound) -> Result<(), Inbound>;
 }
 
 impl Outlet {
@@ -26,10 +34,7 @@ impl Outlet {
                 Err(TrySendError::Full(message)) => Err(message),
                 Ok(()) | Err(TrySendError::Disconnected(_)) => Ok(()),
             },
-            Self::Link(link) => match link.try_send(LinkInput::Send(message)) {
-                Err(TrySendError::Full(LinkInput::Send(message))) => Err(message),
-                Ok(()) | Err(_) => Ok(()),
-            },
+            Self::Node(carrier) => carrier.try_send(message),
         }
     }
 }

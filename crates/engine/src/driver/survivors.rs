@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::request::{ModelIndex, RequestId};
-use crate::routing::heads::Head;
-use crate::routing::{BatchView, Candidate, Matrix, RequestState, RoutingPolicy, Row, SignalNeeds};
+use tokenrouter_core::request::{ModelIndex, RequestId};
+use tokenrouter_core::routing::{BatchView, Candidate, Head, Matrix, RequestState, RoutingPolicy, Row, SignalNeeds};
 
 /// A policy that keeps the state of a request from one visit to the next.
 #[derive(Debug)]
@@ -35,7 +34,7 @@ impl RoutingPolicy for Survivors {
         self.inner.needs(model)
     }
 
-    fn head(&self, model: ModelIndex) -> Option<Arc<Head>> {
+    fn head(&self, model: ModelIndex) -> Option<Arc<dyn Head>> {
         self.inner.head(model)
     }
 

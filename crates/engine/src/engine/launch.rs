@@ -16,18 +16,19 @@ use crate::config::{
     ChatTemplateConfig, Config, DeviceConfig, EmulatedConfig, ExecutionConfig, ModelConfig, RunnerKind, ThresholdConfig,
 };
 use crate::driver::{Clients, Inbound, Lockstep, Outlet, Shared, Station, Streams, Subserver, Survivors};
+use crate::heads;
 use crate::model::{Decoder, ModelError, ModelFiles};
 use crate::node::{Node, NodePlan, epoch_millis};
 use crate::profile::Recorder;
-use crate::request::ModelIndex;
-use crate::routing::RoutingPolicy;
-use crate::routing::registry::{BuiltPolicy, SystemView};
 use crate::runner::{
     CandleRunner, CudaRunner, CudaShapes, EmulatedModel, EmulatedRunner, ModelRunner, NativeRunner, RunnerOptions,
-    missing_signal,
 };
-use crate::scheduler::{Core, CoreConfig, ThresholdTable};
-use crate::tokenizer::{TextCodec, TokenTexts};
+use crate::tokenizer::TextCodec;
+use tokenrouter_core::request::ModelIndex;
+use tokenrouter_core::routing::RoutingPolicy;
+use tokenrouter_core::routing::registry::{BuiltPolicy, SystemView};
+use tokenrouter_core::scheduler::{Core, CoreConfig, ThresholdTable};
+use tokenrouter_core::token_texts::TokenTexts;
 
 /// Vocabulary of emulated models.
 const EMULATED_VOCAB: usize = 32_000;
@@ -44,6 +45,14 @@ struct Common {
     texts: Option<Arc<TokenTexts>>,
 }
 
+/// Largest number of tokens of a request. Models and KV memory have room for `possible`.
+fn token_limit(config: &Config, possible: usize) -> usize {
+    match config.system.max_tokens_per_request {
+        0 => possible,
+        limit => limit.min(possible),
+    }
+}
+
 /// Makes the policy of a system.
 pub(super) type MakePolicy<'a> = &'a dyn Fn(&SystemView) -> BuiltPolicy;
 
@@ -53,7 +62,7 @@ pub(super) fn launch(
     make_policy: MakePolicy<'_>,
     local: Option<ModelIndex>,
 ) -> Result<Engine, EngineError> {
-    config.validate().map_err(|(_, message)| EngineError::Unusable(message))?;
+    config.validate().map_err(|problem| EngineError::Unusable(problem.message))?;
     let names = config.model_names();
     let files = open_models(config)?;
     let common = common(config, &files)?;
@@ -68,15 +77,13 @@ pub(super) fn launch(
         },
         hidden: if files.is_empty() { vec![0; names.len()] } else { files.iter().map(|f| f.arch.d_model).collect() },
         texts: common.texts.clone(),
+        load_head: heads::load,
     };
     let policy: Arc<dyn RoutingPolicy> = Arc::from(make_policy(&view).map_err(EngineError::Unusable)?);
     check_common_language(config, &files, &*policy)?;
     let kv_blocks = plan_kv(config, &files, common.context)?;
     let block_size = config.kv.block_size;
-    let token_limit = match config.system.max_tokens_per_request {
-        0 => common.context.min(kv_blocks * block_size),
-        limit => limit.min(common.context).min(kv_blocks * block_size),
-    };
+    let token_limit = token_limit(config, common.context.min(kv_blocks * block_size));
     let thresholds = Arc::new(thresholds::table(config, &*policy)?);
     let (threads, warnings) = divide_threads(config, local);
     let options = runner_options(config, &*policy, &common, (kv_blocks, block_size))?;
@@ -205,7 +212,8 @@ fn start(
     if let Some((plan, station)) = plan.zip(stations.pop_if(|_| plan.is_some())) {
         let (sender, inbox) = sync_channel(capacity);
         let (node, links) = Node::start(plan, &sender, capacity)?;
-        let outlet = |link: Option<_>| link.map_or_else(|| Outlet::Inbox(sender.clone()), Outlet::Link);
+        let outlet =
+            |link: Option<_>| link.map_or_else(|| Outlet::Inbox(sender.clone()), |link| Outlet::Node(Arc::new(link)));
         let subserver = Subserver { station, inbox, peers: links.into_iter().map(outlet).collect() };
         let name = &config.model_names()[plan.local];
         let threads = vec![spawn(name, move || subserver.run(), watch)?];
@@ -349,7 +357,7 @@ fn runner_options(
     models
         .map(|(index, (name, model))| {
             let needs = policy.needs(index);
-            match missing_signal(&needs) {
+            match tokenrouter_core::emulated::missing_signal(&needs) {
                 Some(signal) if model.emulated.is_some() => Err(EngineError::Unusable(format!(
                     "routing method `{}` reads {signal} of model `{name}`, which is emulated and has none",
                     config.routing.method

@@ -8,9 +8,9 @@ use sha2::{Digest, Sha256};
 use super::EngineError;
 use crate::config::{Config, ExecutionConfig};
 use crate::node::Facts;
-use crate::request::ModelIndex;
-use crate::routing::registry;
-use crate::scheduler::ThresholdTable;
+use tokenrouter_core::request::ModelIndex;
+use tokenrouter_core::routing::registry;
+use tokenrouter_core::scheduler::ThresholdTable;
 
 /// The index of the model that a node serves, if the configuration is one of nodes.
 pub(super) fn local_model(config: &Config, name: &str) -> Result<ModelIndex, EngineError> {

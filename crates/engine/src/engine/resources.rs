@@ -1,12 +1,13 @@
 //! What of the machine's memory and cores each model gets.
 
+use tokenrouter_core::kv::plan::common_capacity;
 use tokenrouter_kernels::cuda;
 
 use super::EngineError;
 use crate::config::{Config, DeviceConfig, ModelConfig};
-use crate::kv;
+use crate::memory;
 use crate::model::{ModelFiles, Shape};
-use crate::request::ModelIndex;
+use tokenrouter_core::request::ModelIndex;
 
 /// Tokens that an emulated model's KV cache holds.
 pub(super) const EMULATED_KV_TOKENS: usize = 1 << 20;
@@ -50,7 +51,7 @@ fn device_capacity(config: &Config, files: &[ModelFiles]) -> Result<usize, Engin
     let unusable = |error: &dyn std::fmt::Display| EngineError::Unusable(error.to_string());
     let shapes = files.iter().map(Shape::of).collect::<Result<Vec<_>, _>>().map_err(|error| unusable(&error))?;
     let mut free = Ok(());
-    let devices = kv::plan::devices(config, &shapes, None, |device| {
+    let devices = memory::devices(config, &shapes, None, |device| {
         let DeviceConfig::Cuda(ordinal) = device else { return u64::MAX };
         let memory = cuda::Device::cuda(ordinal).and_then(|device| device.memory());
         let bytes = memory.map(|memory| memory.map_or(u64::MAX, |(free, _)| free as u64));
@@ -61,8 +62,7 @@ fn device_capacity(config: &Config, files: &[ModelFiles]) -> Result<usize, Engin
         (bytes as f64 * config.kv.device_utilization) as u64
     });
     free?;
-    let capacity =
-        kv::plan::common_capacity(&devices, config.kv.block_size as u64).map_err(|error| unusable(&error))?;
+    let capacity = common_capacity(&devices, config.kv.block_size as u64).map_err(|error| unusable(&error))?;
     Ok(usize::try_from(capacity.blocks).unwrap_or(usize::MAX))
 }
 

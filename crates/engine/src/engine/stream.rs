@@ -5,8 +5,10 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Inner;
-use crate::request::{CommittedToken, FinishReason, ModelIndex, Request, RequestId, RequestStats, StreamEvent};
-use crate::scheduler::{Event, MAX_FRUITLESS};
+use tokenrouter_core::request::{
+    CommittedToken, FinishReason, ModelIndex, Request, RequestId, RequestStats, StreamEvent,
+};
+use tokenrouter_core::scheduler::{Event, MAX_STEPS_WITHOUT_COMMIT};
 
 /// The committed tokens of one request, in order, then its end. Dropping it cancels the request.
 pub struct TokenStream {
@@ -25,12 +27,12 @@ pub(super) struct Hops {
     at: ModelIndex,
     stats: RequestStats,
     /// Hops since the last token.
-    fruitless: u32,
+    steps_without_commit: u32,
 }
 
 impl Hops {
     pub(super) fn new(request: &Request, entry: ModelIndex) -> Self {
-        Self { request: request.clone(), at: entry, stats: RequestStats::default(), fruitless: 0 }
+        Self { request: request.clone(), at: entry, stats: RequestStats::default(), steps_without_commit: 0 }
     }
 
     /// Takes an event in. `None` when the request has moved on.
@@ -39,14 +41,14 @@ impl Hops {
             StreamEvent::Token(token) => {
                 self.request.prompt.push(token.id);
                 self.request.resumed += 1;
-                self.fruitless = 0;
+                self.steps_without_commit = 0;
                 Some(StreamEvent::Token(token))
             }
             event @ (StreamEvent::Step(_) | StreamEvent::Logprobs(_)) => Some(event),
             StreamEvent::Finished(FinishReason::Moved(to), stats) => {
                 self.stats.add(&stats);
                 self.stats.handoffs += 1;
-                self.fruitless += 1;
+                self.steps_without_commit += 1;
                 let end = self.go_on(id, to, inner)?;
                 inner.streams.remove(id);
                 Some(StreamEvent::Finished(end, self.stats.clone()))
@@ -60,9 +62,9 @@ impl Hops {
 
     /// A new request at model `to`; or why there is none.
     fn go_on(&mut self, id: RequestId, to: ModelIndex, inner: &Inner) -> Option<FinishReason> {
-        if self.fruitless > MAX_FRUITLESS {
+        if self.steps_without_commit > MAX_STEPS_WITHOUT_COMMIT {
             let position = self.request.resumed;
-            let message = format!("{id}: {MAX_FRUITLESS} handoffs without a token at position {position}");
+            let message = format!("{id}: {MAX_STEPS_WITHOUT_COMMIT} handoffs without a token at position {position}");
             return Some(FinishReason::Error(message));
         }
         self.at = to;

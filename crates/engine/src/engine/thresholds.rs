@@ -1,6 +1,6 @@
 //! The threshold table of an engine: given, or found by the throughput model.
 
-use tokenrouter_dtmc::{Model, SearchOptions, threshold_table};
+use tokenrouter_dtmc::{DEFAULT_QUANTUM_MS, SearchOptions, System, threshold_table};
 
 use super::EngineError;
 use crate::adaptation::{batch_caps, latency};
@@ -26,10 +26,18 @@ pub(super) fn table(config: &Config, policy: &dyn RoutingPolicy) -> Result<Thres
 /// The best vector for every number of active requests.
 fn optimise(config: &Config, policy: &dyn RoutingPolicy) -> Result<ThresholdTable, String> {
     let models = config.models.len();
-    let max_active = config.system.max_active;
     if models == 1 {
         return Ok(ThresholdTable::eager(models));
     }
+    let closed = system(config, policy)?.closed(config.system.max_active as u32).map_err(|error| error.to_string())?;
+    let rows = threshold_table(&closed, &SearchOptions::default()).map_err(|error| error.to_string())?;
+    let rows: Vec<Vec<u32>> = rows.iter().map(|thresholds| thresholds.as_slice().to_vec()).collect();
+    Ok(ThresholdTable::from_rows(models, &rows))
+}
+
+/// The system to predict, from `batching.profile`, the emulated models and the routing method.
+fn system(config: &Config, policy: &dyn RoutingPolicy) -> Result<System, String> {
+    let models = config.models.len();
     let profile = config.batching.profile.as_ref();
     let own: Option<Vec<LatencyProfile>> =
         config.models.values().map(|model| model.emulated.as_ref().map(|e| e.latency_ms.clone())).collect();
@@ -48,16 +56,10 @@ fn optimise(config: &Config, policy: &dyn RoutingPolicy) -> Result<ThresholdTabl
             return Err(format!("method `{method}` does not know its routing matrix, give `batching.profile.routing`"));
         }
     };
-    let model = Model::builder()
-        .latencies_ms(latencies.iter().map(|profile| latency(profile, max_active)))
-        .routing(routing)
-        .commits(commits)
-        .concurrency(max_active as u32)
-        .quantum_ms(profile.map_or(0.1, |profile| profile.quantum_ms))
-        .max_batch(batch_caps(config))
-        .build()
-        .map_err(|error| error.to_string())?;
-    let rows = threshold_table(&model, &SearchOptions::default()).map_err(|error| error.to_string())?;
-    let rows: Vec<Vec<u32>> = rows.iter().map(|thresholds| thresholds.as_slice().to_vec()).collect();
-    Ok(ThresholdTable::from_rows(models, &rows))
+    Ok(System {
+        commits: Some(commits),
+        quantum_ms: profile.map_or(DEFAULT_QUANTUM_MS, |profile| profile.quantum_ms),
+        max_batch: Some(batch_caps(config)),
+        ..System::new(latencies.iter().map(|profile| latency(profile, config.system.max_active)), routing)
+    })
 }

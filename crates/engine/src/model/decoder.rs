@@ -9,8 +9,8 @@ use candle_core::{DType, Device, IndexOp, Module, Result, Tensor};
 
 use super::{Arch, Family, LinearPatch, LinearPatches, ModelError, Slot, StoredTensor, Weights};
 use crate::config::WeightDtype;
-use crate::kv::BlockId;
-use crate::scheduler::{Batch, Row};
+use tokenrouter_core::kv::BlockId;
+use tokenrouter_core::step::{Batch, BatchRow};
 
 enum Linear {
     Quantized(QMatMul),
@@ -187,7 +187,7 @@ impl Decoder {
     }
 
     /// Cache slots of all positions of a row up to its last new token.
-    fn slots(&self, batch: &Batch, row: &Row) -> Result<Tensor> {
+    fn slots(&self, batch: &Batch, row: &BatchRow) -> Result<Tensor> {
         let length = row.start + batch.tokens(row).len();
         let blocks = batch.blocks(row);
         let slots: Vec<u32> = (0..length)
@@ -245,7 +245,7 @@ impl Decoder {
     }
 
     /// Writes the new keys and values of a row into its blocks, one run of consecutive slots at a time.
-    fn append(&self, layer: &Layer, batch: &Batch, row: &Row, k: &Tensor, v: &Tensor) -> Result<()> {
+    fn append(&self, layer: &Layer, batch: &Batch, row: &BatchRow, k: &Tensor, v: &Tensor) -> Result<()> {
         let (blocks, new) = (batch.blocks(row), batch.tokens(row).len());
         let mut done = 0;
         while done < new {

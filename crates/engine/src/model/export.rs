@@ -7,8 +7,9 @@ use candle_core::Device;
 use candle_core::quantized::gguf_file::{Content, Value, write};
 use candle_core::quantized::{GgmlDType, QTensor};
 
-use super::{ModelError, gguf, locate};
+use super::{ModelError, locate};
 use crate::config::{ModelConfig, WeightDtype};
+use crate::files::GgufMetadata;
 
 /// Writes the model of a configuration whose weights are a GGUF file. Its tokenizer and constants are copied; the layers of
 /// `layers` are renumbered; `dtype` is what the weights are written in, as they are for `native`.
@@ -27,7 +28,7 @@ pub fn export_gguf(config: &ModelConfig, out: &mut (impl Write + Seek)) -> Resul
     let mut reader = BufReader::new(file);
     let failed = |error| ModelError::tensor(&path, error);
     let content = Content::read(&mut reader).map_err(failed)?;
-    let metadata = gguf::Metadata { path: &path, values: &content.metadata };
+    let metadata = GgufMetadata { path: &path, values: &content.metadata };
     let blocks = format!("{}.block_count", metadata.str("general.architecture")?);
     let count = Value::U32(layers.len() as u32);
     let mut values: Vec<(&str, &Value)> = content.metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();

@@ -1,67 +1,16 @@
 //! Opens GGUF files.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use candle_core::quantized::gguf_file::{Content, Value};
+use candle_core::quantized::gguf_file::Content;
 
 use super::arch::layers;
 use super::{Arch, Family, ModelError, ModelFiles, RopeScaling, Slot, Weights};
+use crate::files::{GgufMetadata, gguf_usize};
 use crate::tokenizer::TextCodec;
-
-/// Metadata of a GGUF file with typed access; messages name file and key.
-pub(crate) struct Metadata<'a> {
-    pub(crate) path: &'a Path,
-    pub(crate) values: &'a HashMap<String, Value>,
-}
-
-impl Metadata<'_> {
-    pub(crate) fn find(&self, key: &str) -> Option<&Value> {
-        self.values.get(key)
-    }
-
-    fn get<T>(&self, key: &str, read: impl Fn(&Value) -> Option<T>) -> Result<T, ModelError> {
-        let value = self.find(key).ok_or_else(|| self.invalid(format!("metadata key `{key}` is missing")))?;
-        read(value).ok_or_else(|| self.invalid(format!("metadata key `{key}` has an unexpected type or value")))
-    }
-
-    pub(crate) fn usize(&self, key: &str) -> Result<usize, ModelError> {
-        self.get(key, as_usize)
-    }
-
-    pub(crate) fn f32(&self, key: &str) -> Result<f32, ModelError> {
-        self.get(key, |value| value.to_f32().ok())
-    }
-
-    pub(crate) fn str(&self, key: &str) -> Result<String, ModelError> {
-        self.get(key, |value| value.to_string().ok().cloned())
-    }
-
-    pub(crate) fn strings(&self, key: &str) -> Result<Vec<String>, ModelError> {
-        self.get(key, |value| value.to_vec().ok()?.iter().map(|item| item.to_string().ok().cloned()).collect())
-    }
-
-    pub(crate) fn invalid(&self, message: impl Into<String>) -> ModelError {
-        ModelError::invalid(self.path, message)
-    }
-}
-
-pub(crate) fn as_usize(value: &Value) -> Option<usize> {
-    match value {
-        Value::U8(v) => Some(usize::from(*v)),
-        Value::U16(v) => Some(usize::from(*v)),
-        Value::U32(v) => usize::try_from(*v).ok(),
-        Value::U64(v) => usize::try_from(*v).ok(),
-        Value::I8(v) => usize::try_from(*v).ok(),
-        Value::I16(v) => usize::try_from(*v).ok(),
-        Value::I32(v) => usize::try_from(*v).ok(),
-        Value::I64(v) => usize::try_from(*v).ok(),
-        _ => None,
-    }
-}
 
 pub(super) fn open(path: &Path) -> Result<ModelFiles, ModelError> {
     let file = File::open(path).map_err(|error| ModelError::io(path, error))?;
@@ -77,11 +26,11 @@ pub(super) fn open(path: &Path) -> Result<ModelFiles, ModelError> {
         .map_err(|_| ModelError::invalid(path, "GGUF header cannot be read: it is inconsistent"))?
         .map_err(|error| ModelError::invalid(path, format!("GGUF header cannot be read: {error}")))?;
     check_extent(path, &content)?;
-    let metadata = Metadata { path, values: &content.metadata };
+    let metadata = GgufMetadata { path, values: &content.metadata };
     let mut arch = read_arch(&metadata)?;
     let text = TextCodec::from_gguf(&metadata)?;
     let mut eos = vec![metadata.usize("tokenizer.ggml.eos_token_id")? as u32];
-    if let Some(eot) = metadata.find("tokenizer.ggml.eot_token_id").and_then(as_usize) {
+    if let Some(eot) = metadata.find("tokenizer.ggml.eot_token_id").and_then(gguf_usize) {
         eos.push(eot as u32);
         eos.dedup();
     }
@@ -121,7 +70,7 @@ fn check_extent(path: &Path, content: &Content) -> Result<(), ModelError> {
     Ok(())
 }
 
-fn read_arch(metadata: &Metadata<'_>) -> Result<Arch, ModelError> {
+fn read_arch(metadata: &GgufMetadata<'_>) -> Result<Arch, ModelError> {
     let name = metadata.str("general.architecture")?;
     let family = match name.as_str() {
         "llama" => Family::Llama,
@@ -135,7 +84,7 @@ fn read_arch(metadata: &Metadata<'_>) -> Result<Arch, ModelError> {
     let key = |suffix: &str| format!("{name}.{suffix}");
     let (d_model, heads) =
         (metadata.usize(&key("embedding_length"))?, metadata.usize(&key("attention.head_count"))?.max(1));
-    let head_dim = metadata.find(&key("attention.key_length")).and_then(as_usize).unwrap_or(d_model / heads);
+    let head_dim = metadata.find(&key("attention.key_length")).and_then(gguf_usize).unwrap_or(d_model / heads);
     let scaling = match metadata.find(&key("rope.scaling.type")).and_then(|v| v.to_string().ok()).map(String::as_str) {
         None | Some("none") => RopeScaling::None,
         Some("linear") => RopeScaling::Linear(metadata.f32(&key("rope.scaling.factor"))?),
@@ -146,7 +95,7 @@ fn read_arch(metadata: &Metadata<'_>) -> Result<Arch, ModelError> {
         layers: layers(metadata.usize(&key("block_count"))?).map_err(|message| metadata.invalid(message))?,
         d_model,
         heads,
-        kv_heads: metadata.find(&key("attention.head_count_kv")).and_then(as_usize).unwrap_or(heads).max(1),
+        kv_heads: metadata.find(&key("attention.head_count_kv")).and_then(gguf_usize).unwrap_or(heads).max(1),
         head_dim,
         ffn: metadata.usize(&key("feed_forward_length"))?,
         vocab: 0,

@@ -13,64 +13,17 @@ mod shape;
 mod source;
 mod weights;
 
+pub use crate::files::ModelError;
 pub use arch::{Arch, Family, RopeScaling};
 pub use decoder::Decoder;
 pub use export::export_gguf;
-pub(crate) use gguf::{Metadata as GgufMetadata, as_usize as gguf_usize};
 pub use patch::{LinearPatch, LinearPatches};
 pub use shape::Shape;
 pub use source::{cache_dir, demo_gguf_path, locate};
 pub use weights::{Slot, StoredTensor, Weights};
 
-use std::path::{Path, PathBuf};
-
 use crate::config::ModelConfig;
 use crate::tokenizer::TextCodec;
-
-/// A model could not be loaded.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ModelError {
-    /// A file could not be read.
-    #[error("{path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A file is there but its content cannot be used.
-    #[error("{path}: {message}")]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong and what is allowed.
-        message: String,
-    },
-    /// The weights are not where the configuration says.
-    #[error("{0}")]
-    NotFound(String),
-    /// Candle refused.
-    #[error("{path}: {source}")]
-    Tensor {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: candle_core::Error,
-    },
-}
-
-impl ModelError {
-    pub(crate) fn invalid(path: &Path, message: impl Into<String>) -> Self {
-        Self::Invalid { path: path.to_owned(), message: message.into() }
-    }
-    pub(crate) fn io(path: &Path, source: std::io::Error) -> Self {
-        Self::Io { path: path.to_owned(), source }
-    }
-    pub(crate) fn tensor(path: &Path, source: candle_core::Error) -> Self {
-        Self::Tensor { path: path.to_owned(), source }
-    }
-}
 
 /// A model's files, read: architecture, weights (lazily), text codec.
 pub struct ModelFiles {

@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 use super::{LinkInput, Node, NodeError, NodePlan};
 use crate::config::Config;
 use crate::driver::{Inbound, Outlet};
-use crate::request::{Request, RequestId, RequestStats, SamplingParams};
-use crate::routing::RequestState;
-use crate::scheduler::{ActiveCount, Event, Handoff, PeerBody, PeerMessage};
+use tokenrouter_core::request::{Request, RequestId, RequestStats, SamplingParams};
+use tokenrouter_core::routing::RequestState;
+use tokenrouter_core::scheduler::{ActiveCount, Event, Handoff, PeerBody, PeerMessage};
 
 /// Times of one way, sorted.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ pub fn link_latency(small: &Config, large: &Config, rounds: usize) -> Result<Lin
     }
     let (large_node, links) = Node::start(&plan(&large, 1), &to_large, ROOM)?;
     let large_out = link(links, 0)?;
-    let outlets = (Outlet::Link(small_out), Outlet::Link(large_out));
+    let outlets = (Outlet::Node(Arc::new(small_out)), Outlet::Node(Arc::new(large_out)));
     let over_link = ping_pong(outlets, (&small_inbox, large_inbox), rounds)?;
     // Their threads may wait for an inbox that nobody empties any more.
     drop(small_inbox);
@@ -76,7 +76,7 @@ fn message(from: usize, hop: u64) -> Inbound {
         known: SmallVec::from_elem(start + 2, 2),
         stats: RequestStats::for_models(2),
         state: RequestState::default(),
-        fruitless: 0,
+        steps_without_commit: 0,
     };
     let active = ActiveCount { version: 1 << 60, count: 8 };
     Inbound::Event(Event::Peer(PeerMessage { from, active, body: PeerBody::Handoff(handoff) }))

@@ -14,8 +14,8 @@ use super::keys::{PrivateKey, PublicKey};
 use super::peer::{LinkInput, Status};
 use super::{NodeError, NodePlan, Outlets, Stop, bounds, peer_timeout, resolve, tls};
 use crate::config::Config;
-use crate::request::ModelIndex;
-use crate::transport::codec::{self, Bounds, MAX_PACKET};
+use tokenrouter_core::request::ModelIndex;
+use tokenrouter_core::transport::codec::{self, Bounds, MAX_PACKET};
 
 /// Longest time until both ends know each other.
 const HANDSHAKE: Duration = Duration::from_secs(5);

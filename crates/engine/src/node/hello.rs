@@ -7,8 +7,8 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use super::connection::{Incoming, Secure, frame};
-use crate::request::ModelIndex;
-use crate::transport::PROTOCOL_VERSION;
+use tokenrouter_core::request::ModelIndex;
+use tokenrouter_core::transport::PROTOCOL_VERSION;
 
 const MAGIC: &[u8; 8] = b"trouter\n";
 /// Longest greeting, and longest refusal.

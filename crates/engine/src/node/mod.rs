@@ -1,9 +1,9 @@
 //! One model of a system on a node of its own: connections to the nodes of the others.
 //!
-//! For each peer there is a thread that owns its [`crate::transport::Link`], and a thread that reads from the connection. The
+//! For each peer there is a thread that owns its [`tokenrouter_core::transport::Link`], and a thread that reads from the connection. The
 //! node of the entry model accepts connections, the others connect, again and again if need be. A connection that breaks
 //! costs time and nothing else: the link repeats what has not arrived. A peer that stays silent for `peer_timeout` is lost
-//! ([`crate::scheduler::Event::PeerLost`]), and may come back. `docs/guides/two-nodes.md` and `docs/reference/security.md`.
+//! ([`tokenrouter_core::scheduler::Event::PeerLost`]), and may come back. `docs/guides/two-nodes.md` and `docs/reference/security.md`.
 
 mod bench;
 mod connect;
@@ -30,9 +30,9 @@ use self::connect::{Acceptor, Dialer, Entrance};
 use self::peer::PeerThread;
 use crate::config::Config;
 use crate::driver::Inbound;
-use crate::request::ModelIndex;
-use crate::transport::codec::Bounds;
-use crate::transport::{Link, LinkConfig};
+use tokenrouter_core::request::ModelIndex;
+use tokenrouter_core::transport::codec::Bounds;
+use tokenrouter_core::transport::{Link, LinkConfig};
 
 /// A node could not be started.
 #[derive(Debug, thiserror::Error)]

@@ -1,17 +1,17 @@
 //! The thread of one peer: it owns the link, numbers and repeats messages, writes packets, and notices silence. Readers of
 //! connections and the subserver send it what comes; it never waits for the subserver's link thread at the other end.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use super::connection::{Secure, begin_frame, end_frame};
-use crate::driver::Inbound;
-use crate::scheduler::Event;
-use crate::transport::codec::{self, Bounds, NodeMessage};
-use crate::transport::{Link, LinkCounters, LinkEvent, LinkState, Packet, SendError};
+use crate::driver::{Carrier, Inbound};
+use tokenrouter_core::scheduler::Event;
+use tokenrouter_core::transport::codec::{self, Bounds, NodeMessage};
+use tokenrouter_core::transport::{Link, LinkCounters, LinkEvent, LinkState, Packet, SendError};
 
 /// What the thread of a peer takes.
 #[allow(clippy::large_enum_variant, reason = "a handoff is the common case, and boxing it would allocate at every one")]
@@ -27,6 +27,15 @@ pub(crate) enum LinkInput {
     Broken(Arc<Secure>),
     /// End the thread.
     Stop,
+}
+
+impl Carrier for SyncSender<LinkInput> {
+    fn try_send(&self, message: Inbound) -> Result<(), Inbound> {
+        match self.try_send(LinkInput::Send(message)) {
+            Err(TrySendError::Full(LinkInput::Send(message))) => Err(message),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
 }
 
 /// How a peer is.

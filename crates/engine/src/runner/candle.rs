@@ -8,8 +8,8 @@ use tokenrouter_kernels::{Isa, SignalSet, logit_signals};
 use super::sampler::{Candidates, Sampler};
 use super::{ModelRunner, RunnerError, RunnerOptions, Softmax, StepOutput};
 use crate::model::Decoder;
-use crate::routing::SignalNeeds;
-use crate::scheduler::Batch;
+use tokenrouter_core::routing::SignalNeeds;
+use tokenrouter_core::step::Batch;
 
 /// Runs a [`Decoder`] in a thread pool of its own.
 #[derive(Debug)]
@@ -51,6 +51,12 @@ impl CandleRunner {
 
 impl ModelRunner for CandleRunner {
     fn forward(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), RunnerError> {
+        self.step(batch, output).map_err(RunnerError::new)
+    }
+}
+
+impl CandleRunner {
+    fn step(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), candle_core::Error> {
         output.clear();
         let (decoder, needs) = (&self.decoder, self.needs);
         let rows = batch.rows().iter().filter(|row| row.sample);
@@ -80,7 +86,7 @@ impl ModelRunner for CandleRunner {
             let candidates = Candidates { logits, argmax: Some(signals.argmax), history: batch.history(row) };
             output.tokens.push(self.sampler.sample(candidates, &row.request, row.position()));
             if let Some(raw) = raw {
-                output.note_logprobs(row, &self.sampler, &raw);
+                self.sampler.note_logprobs(row, &raw, output);
             }
         }
         output.sampling = start.elapsed();

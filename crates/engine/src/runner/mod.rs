@@ -4,22 +4,23 @@ mod candle;
 mod cuda;
 mod emulated;
 mod native;
-mod output;
 pub(crate) mod sampler;
 
 pub use candle::CandleRunner;
 pub use cuda::{CudaRunner, CudaShapes};
-pub(crate) use emulated::missing_signal;
-pub use emulated::{EmulatedModel, EmulatedRunner};
+pub use emulated::EmulatedRunner;
 pub use native::NativeRunner;
-pub use output::{Softmax, StepOutput};
+pub use tokenrouter_core::emulated::EmulatedModel;
+pub use tokenrouter_core::step::{ModelRunner, RunnerError, Softmax, StepOutput};
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+use tokenrouter_core::step::{Batch, BatchRow};
+use tokenrouter_kernels::RowInput;
+
 use crate::config::KvDtypeConfig;
-use crate::routing::SignalNeeds;
-use crate::routing::heads::Head;
-use crate::scheduler::Batch;
+use tokenrouter_core::routing::{Head, SignalNeeds};
 
 /// What a runner needs to know besides its model.
 #[derive(Debug, Clone, Default)]
@@ -35,27 +36,16 @@ pub struct RunnerOptions {
     /// How the native runner holds keys and values.
     pub kv_dtype: KvDtypeConfig,
     /// A routing head, to be run by a runner that can.
-    pub head: Option<Arc<Head>>,
+    pub head: Option<Arc<dyn Head>>,
 }
 
-/// A forward pass failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RunnerError {
-    /// In candle.
-    #[error("forward pass failed: {0}")]
-    Tensor(#[from] candle_core::Error),
-    /// In this project's kernels.
-    #[error("forward pass failed: {0}")]
-    Native(#[from] tokenrouter_kernels::Error),
-}
-
-/// Computes steps of one model over its own KV cache.
-///
-/// A row's result must not depend on the other rows of the batch, nor on how its prompt was cut into chunks: greedy
-/// output then cannot depend on scheduling (invariant 6).
-pub trait ModelRunner: Send {
-    /// Runs one step. Stores keys and values of every new token in the row's blocks; replaces `output` by candidates and
-    /// signals of the rows with `sample` set, in order.
-    fn forward(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), RunnerError>;
+/// The rows of a batch as the kernels' decoders take them, on the stack for all but very large batches.
+fn row_inputs(batch: &Batch) -> SmallVec<[RowInput<'_>; 32]> {
+    let input = |row: &'_ BatchRow| RowInput {
+        tokens: batch.tokens(row),
+        start: row.start,
+        blocks: batch.blocks(row),
+        sample: row.sample,
+    };
+    batch.rows().iter().map(input).collect()
 }

@@ -11,11 +11,11 @@ use tokenrouter_kernels::{
 };
 
 use super::sampler::{Candidates, Sampler};
-use super::{ModelRunner, RunnerError, RunnerOptions, Softmax, StepOutput};
+use super::{ModelRunner, RunnerError, RunnerOptions, Softmax, StepOutput, row_inputs};
 use crate::config::{KvDtypeConfig, WeightDtype};
 use crate::model::{Arch, Family, LinearPatch, LinearPatches, ModelError, Slot, StoredTensor, Weights};
-use crate::routing::SignalNeeds;
-use crate::scheduler::Batch;
+use tokenrouter_core::routing::SignalNeeds;
+use tokenrouter_core::step::Batch;
 
 /// Runs a model on the CPU kernels, with its KV cache.
 #[derive(Debug)]
@@ -76,11 +76,11 @@ impl NativeRunner {
     }
 
     /// One step: logits `[rows that sample, vocab]`, valid until the next step.
-    pub fn logits(&mut self, batch: &Batch) -> Result<&[f32], RunnerError> {
+    pub fn logits(&mut self, batch: &Batch) -> Result<&[f32], tokenrouter_kernels::Error> {
         for (from, to) in batch.copies() {
             self.kv.copy_block(*from, *to)?;
         }
-        let rows = batch.inputs();
+        let rows = row_inputs(batch);
         let needs = StepNeeds {
             hidden: self.needs.hidden,
             residual: false,
@@ -94,6 +94,12 @@ impl NativeRunner {
 
 impl ModelRunner for NativeRunner {
     fn forward(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), RunnerError> {
+        self.step(batch, output).map_err(RunnerError::new)
+    }
+}
+
+impl NativeRunner {
+    fn step(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), tokenrouter_kernels::Error> {
         output.clear();
         self.logits(batch)?;
         let start = Instant::now();
@@ -104,7 +110,7 @@ impl ModelRunner for NativeRunner {
             let candidates = Candidates { logits, argmax: Some(signals.argmax), history: batch.history(row) };
             output.tokens.push(self.sampler.sample(candidates, &row.request, row.position()));
             if let Some(raw) = raw {
-                output.note_logprobs(row, &self.sampler, &raw);
+                self.sampler.note_logprobs(row, &raw, output);
             }
             if self.needs.softmax {
                 output.softmax.push(Softmax { entropy: signals.entropy, log_sum_exp: signals.log_sum_exp });

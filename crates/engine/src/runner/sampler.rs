@@ -6,9 +6,10 @@
 
 use tokenrouter_kernels::{Isa, SignalSet, argmax, logit_signals, softmax_weights};
 
-use crate::keyed::{Purpose, draw_unit};
-use crate::request::{Request, SamplingParams, TokenLogprobs};
 use crate::runner::RunnerOptions;
+use tokenrouter_core::keyed::{Purpose, draw_unit};
+use tokenrouter_core::request::{Request, SamplingParams, TokenLogprobs};
+use tokenrouter_core::step::{BatchRow, StepOutput};
 
 /// Chooses tokens; keeps buffers from row to row.
 #[derive(Debug)]
@@ -44,6 +45,14 @@ impl Sampler {
             counts: Vec::new(),
             order: Vec::new(),
             weights: Vec::new(),
+        }
+    }
+
+    /// Notes how likely the candidate that was chosen last is under the row's logits, as they were before penalties.
+    pub(crate) fn note_logprobs(&self, row: &BatchRow, raw: &[f32], output: &mut StepOutput) {
+        if let Some(token) = output.tokens.last() {
+            let logprobs = self.logprobs(raw, *token, row.request.logprobs.unwrap_or_default());
+            output.logprobs.push((row.id, logprobs));
         }
     }
 

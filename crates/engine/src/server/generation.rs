@@ -233,7 +233,7 @@ impl Generation {
             tokens_by_model: names.iter().cloned().zip(by_model).collect(),
             llm_ratio: if tokens == 0 { 0.0 } else { (tokens - entry) as f64 / tokens as f64 },
             handoffs: total.handoffs,
-            admission_wait_ms: total.admission_wait.as_secs_f64() * 1e3,
+            admission_wait_ms: total.buffer_wait.as_secs_f64() * 1e3,
             queue_wait_ms: total.queue_wait.as_secs_f64() * 1e3,
         }
     }

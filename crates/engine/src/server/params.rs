@@ -8,7 +8,7 @@ use tokenrouter_api::sampling::{RoutingOptions, Sampling};
 use super::refused::short;
 use super::{ApiError, App};
 use crate::config::list;
-use crate::engine::MAX_TOP_LOGPROBS;
+use crate::request::MAX_TOP_LOGPROBS;
 use crate::request::{RoutingOverrides, SamplingParams};
 
 /// Tokens of an answer when the client does not say.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use super::{Conversation, TextError};
-use crate::model::{GgufMetadata, ModelError, gguf_usize};
+use crate::files::{GgufMetadata, ModelError, gguf_usize};
 
 const NAME: &str = "chat";
 /// Instructions that a template may take: thousands of messages, and no endless loop.

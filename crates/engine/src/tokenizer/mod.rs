@@ -4,7 +4,7 @@ mod chat;
 mod conversation;
 mod from_gguf;
 mod stream;
-mod texts;
+mod token_bytes;
 
 use std::panic::catch_unwind;
 use std::path::Path;
@@ -15,9 +15,9 @@ use tokenizers::Tokenizer;
 pub use chat::{ChatMessage, ChatTemplate};
 pub use conversation::Conversation;
 pub use stream::StreamDecoder;
-pub use texts::TokenTexts;
+pub use tokenrouter_core::token_texts::TokenTexts;
 
-use crate::model::ModelError;
+use crate::files::ModelError;
 
 /// Text could not be turned into tokens, or a conversation into text.
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +77,7 @@ impl TextCodec {
         Ok(Self { tokenizer: Arc::new(tokenizer), template, add_bos: None, plain: Arc::default() })
     }
 
-    pub(crate) fn from_gguf(metadata: &crate::model::GgufMetadata<'_>) -> Result<Self, ModelError> {
+    pub(crate) fn from_gguf(metadata: &crate::files::GgufMetadata<'_>) -> Result<Self, ModelError> {
         let (tokenizer, add_bos) = from_gguf::tokenizer(metadata)?;
         let template = ChatTemplate::from_gguf(metadata)?.map(Arc::new);
         Ok(Self { tokenizer: Arc::new(tokenizer), template, add_bos, plain: Arc::default() })
@@ -118,7 +118,7 @@ impl TextCodec {
 
     /// The bytes of every token.
     pub fn token_texts(&self) -> TokenTexts {
-        TokenTexts::of(&self.tokenizer)
+        token_bytes::token_texts(&self.tokenizer)
     }
 
     /// The prompt text of a conversation, ready for the assistant's turn.

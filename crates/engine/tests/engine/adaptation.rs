@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use tokenrouter_dtmc::{Model, SearchOptions, Thresholds, threshold_table};
+use tokenrouter_dtmc::{SearchOptions, System, Thresholds, threshold_table};
 use tokenrouter_engine::adaptation::{Adapter, Change};
 use tokenrouter_engine::routing::{BatchView, Candidate, Decision, RoutingPolicy, Row};
 use tokenrouter_engine::runner::EmulatedModel;
@@ -136,14 +136,10 @@ impl Bed {
 
 /// The table that is best for a probability.
 fn best(probability: f64) -> ThresholdTable {
-    let model = Model::builder()
-        .latencies_ms(LATENCIES)
-        .routing(vec![vec![1.0 - probability, probability], vec![1.0, 0.0]])
-        .commits(vec![vec![1.0, 0.0], vec![1.0, 0.0]])
-        .concurrency(ACTIVE as u32)
-        .build()
-        .expect("valid");
-    let rows = threshold_table(&model, &SearchOptions::default()).expect("solvable");
+    let routing = vec![vec![1.0 - probability, probability], vec![1.0, 0.0]];
+    let system = System { commits: Some(vec![vec![1.0, 0.0]; 2]), ..System::new(LATENCIES, routing) };
+    let rows =
+        threshold_table(&system.closed(ACTIVE as u32).expect("valid"), &SearchOptions::default()).expect("solvable");
     let rows: Vec<_> = rows.into_iter().map(Thresholds::into_vec).collect();
     ThresholdTable::from_rows(2, &rows)
 }

@@ -147,6 +147,7 @@ fn expected(config: &Config, requests: &[Request]) -> Vec<(Vec<CommittedToken>, 
         hidden: vec![576; config.models.len()],
         head_rows: vec![49152; config.models.len()],
         texts: Some(Arc::clone(&texts)),
+        load_head: tokenrouter_engine::heads::load,
     };
     let policy = registry::build(&config.routing, &view).expect("valid routing");
     let models = config.models.values().enumerate();
@@ -325,7 +326,7 @@ fn logits_are_close_to_llama_cpp() {
         let (mut agree, mut total) = (0, 0.0);
         let positions = fixture["positions"].as_array().expect("positions");
         for (i, position) in positions.iter().enumerate() {
-            let mut batch = tokenrouter_engine::scheduler::Batch::default();
+            let mut batch = tokenrouter_core::step::Batch::default();
             batch.push(tokenrouter_engine::RequestId(0), &request, (&ids[..=i], i..i + 1), &blocks);
             let ours = log_softmax(runner.logits(&batch).expect("computes"));
             let top: Vec<(usize, f64)> = serde_json::from_value(position["top"].clone()).expect("top");
@@ -370,7 +371,7 @@ fn logits_are_close_to_candle_transformers() {
         let input = candle_core::Tensor::from_slice(&ids[i..=i], (1, 1), &Device::Cpu).expect("a token");
         let want = oracle.forward(&input, i).and_then(|t| t.flatten_all()?.to_vec1::<f32>()).expect("logits");
         let want = log_softmax(&want);
-        let mut batch = tokenrouter_engine::scheduler::Batch::default();
+        let mut batch = tokenrouter_core::step::Batch::default();
         batch.push(tokenrouter_engine::RequestId(0), &request, (&ids[..=i], i..i + 1), &blocks);
         let tensor = candle.forward(&batch).and_then(|(_, t)| t.flatten_all()?.to_vec1::<f32>()).expect("logits");
         let kernels = native.logits(&batch).expect("logits").to_vec();
@@ -418,8 +419,8 @@ fn requests_that_cannot_be_served_are_refused_with_reasons() {
 #[test]
 fn models_without_a_common_vocabulary_are_refused() {
     let dir = tempfile::tempdir().expect("a folder");
-    let tiny = crate::tiny::config("llama");
-    crate::tiny::write(dir.path(), &tiny, &crate::tiny::tensors(&tiny, 1));
+    let tiny = tokenrouter_testing::tiny::config("llama");
+    tokenrouter_testing::tiny::write(dir.path(), &tiny, &tokenrouter_testing::tiny::tensors(&tiny, 1));
     let mut config = config(&methods()[1].0, RunnerKind::Native);
     config.models["large"] = ModelConfig { path: Some(dir.path().to_owned()), ..ModelConfig::default() };
     let message = Engine::launch(&config).expect_err("different vocabularies").to_string();

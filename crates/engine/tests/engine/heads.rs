@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use half::bf16;
 use proptest::prelude::*;
 use serde_json::json;
-use tokenrouter_engine::routing::heads::{
+use tokenrouter_engine::heads::{
     About, CiterHead, DeferralRow, Head, HeadError, HeadFile, HeadKind, HeadProblem, HeadTensor, HeadValues, R2rHead,
     R2rInputs,
 };

@@ -6,6 +6,4 @@ mod demo;
 mod demo_engine;
 mod heads;
 mod models;
-mod schedules;
 mod systems;
-mod tiny;

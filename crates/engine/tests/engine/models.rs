@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use serde_json::{Value, json};
+use tokenrouter_core::step::Batch;
 use tokenrouter_engine::config::{ModelConfig, WeightDtype};
 use tokenrouter_engine::model::{Decoder, ModelFiles};
 #[cfg(feature = "cuda-emulation")]
 use tokenrouter_engine::runner::{CudaRunner, CudaShapes, ModelRunner, StepOutput};
 use tokenrouter_engine::runner::{NativeRunner, RunnerOptions};
-use tokenrouter_engine::scheduler::Batch;
 use tokenrouter_engine::{Request, RequestId, SamplingParams};
 use tokenrouter_kernels::Pool;
 
-use crate::tiny;
+use tokenrouter_testing::tiny;
 
 const BLOCKS: usize = 24;
 const BLOCK: usize = 16;
@@ -237,8 +237,8 @@ fn depth_pruning_keeps_the_named_layers() {
 #[cfg(feature = "cuda-emulation")]
 #[test]
 fn cuda_gives_the_signals_and_scores_of_the_cpu() {
+    use tokenrouter_engine::heads::Head;
     use tokenrouter_engine::routing::SignalNeeds;
-    use tokenrouter_engine::routing::heads::Head;
 
     let config = tiny::config("qwen3");
     let tensors = tiny::tensors(&config, 21);
@@ -247,12 +247,12 @@ fn cuda_gives_the_signals_and_scores_of_the_cpu() {
     let settings = ModelConfig { path: Some(dir.path().to_owned()), ..ModelConfig::default() };
     let files = ModelFiles::open(&settings).expect("a valid model");
     let needs = SignalNeeds { softmax: true, top_logits: 3, hidden: true, embedding: true, extra_row: Some(7) };
-    let head = Arc::new(Head::new(&crate::heads::citer_for(64)).expect("a head"));
+    let head = Head::new(&crate::heads::citer_for(64)).expect("a head").for_routing();
     let options = RunnerOptions { needs, vocab: 90, kv: (BLOCKS, BLOCK), ..RunnerOptions::default() };
     let weights = (&files.weights, &files.patches);
     let pool = Pool::new(1, None).expect("a thread");
     let mut cpu = NativeRunner::load(&files.arch, weights, WeightDtype::F32, &options, pool).expect("loads");
-    let cuda = |head: Option<Arc<Head>>| {
+    let cuda = |head: Option<Arc<dyn tokenrouter_core::routing::Head>>| {
         let options = RunnerOptions { head, ..options.clone() };
         let devices = [tokenrouter_kernels::cuda::Device::emulated()];
         let shapes = CudaShapes { tokens: 64, rows: 4, graphs: vec![(2, 2)] };
@@ -290,7 +290,9 @@ fn cuda_gives_the_signals_and_scores_of_the_cpu() {
         close(&softmax(&got), &softmax(&want), "signals");
         assert_eq!(ids(&got), ids(&want));
         let mut scores = Vec::new();
-        let Head::Citer(citer) = &*head else { panic!("made as one of CITER") };
+        let Head::Citer(citer) = Head::new(&crate::heads::citer_for(64)).expect("a head") else {
+            panic!("made as one of CITER")
+        };
         citer.score(&want.hidden, &mut scores).expect("scores");
         close(&scored.scores, &scores, "scores");
         assert!(scored.hidden.is_empty() && scored.top.is_empty() && got.scores.is_empty());

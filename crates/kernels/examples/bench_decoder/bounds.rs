@@ -1,11 +1,11 @@
-//! What the machine could do: reading memory, and products of 8-bit integers in registers.
+//! Limits of the machine: the speed of reading memory, and of products of 8-bit integers in registers.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use tokenrouter_kernels::Isa;
 
-/// A large array, in huge pages where the system has them, as the weights are.
+/// A large array, in huge pages where the system has them, like the weights.
 pub(crate) fn array() -> Vec<[u64; 16]> {
     let mut data = Vec::<[u64; 16]>::with_capacity(4 << 20);
     #[cfg(target_os = "linux")]
@@ -33,8 +33,8 @@ fn on_threads(threads: usize, work: impl Fn(usize) + Sync) {
     });
 }
 
-/// Bytes per second of reading a large array on `threads` threads: the best of several passes, in one, two
-/// and four streams a thread.
+/// Bytes per second of reading a large array on `threads` threads: the best of several passes, in one, two and four
+/// streams per thread.
 pub(crate) fn read_bandwidth(data: &[[u64; 16]], threads: usize) -> f64 {
     let part = data.len() / threads;
     let mut best = f64::INFINITY;
@@ -53,7 +53,7 @@ pub(crate) fn read_bandwidth(data: &[[u64; 16]], threads: usize) -> f64 {
     (part * threads * size_of::<[u64; 16]>()) as f64 / best
 }
 
-/// Combines all of `data`, read in `STREAMS` streams side by side.
+/// Combines all of `data`, read in `STREAMS` parallel streams.
 fn read<const STREAMS: usize>(data: &[[u64; 16]]) -> [u64; 16] {
     let length = data.len() / STREAMS;
     let streams: [&[[u64; 16]]; STREAMS] = std::array::from_fn(|stream| &data[stream * length..][..length]);
@@ -75,7 +75,7 @@ pub(crate) struct Peaks {
     pub(crate) f32: f64,
 }
 
-/// Measures what the processor has instructions for; 0 elsewhere.
+/// Measures what the processor has instructions for, and returns 0 for the rest.
 pub(crate) fn peaks(threads: usize) -> Peaks {
     #[cfg(target_arch = "x86_64")]
     if Isa::detect() == Isa::Avx512Vnni {

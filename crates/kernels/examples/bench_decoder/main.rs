@@ -1,11 +1,11 @@
-//! Decode and prefill speed of a random model of the shape of SmolLM2-135M, beside what the machine could do.
+//! Measures decode and prefill speed of a random model of the shape of SmolLM2-135M, and the limits of the machine.
 //!
 //! `cargo run --release -p tokenrouter-kernels --example bench_decoder -- [--threads 1,2] [--weights q4_1+q8_0,bf16,f32]
 //! [--kv f32,f16,bf16] [--batch 1,2,4,8,16] [--ctx 16,512,2048] [--prefill 128,512] [--isa avx2] [--runs 15] [--min]
 //! [--json]`
 //!
-//! `--min` reports the least time of a phase instead of the median, for machines that others use too. `--json` prints
-//! one object a line.
+//! `--min` reports the shortest time of a phase instead of the median, for machines that others use too. `--json` prints
+//! one object per line.
 
 mod bounds;
 
@@ -37,7 +37,7 @@ enum Weights {
 fn matrix(weights: Weights, kind: BlockKind, n: usize, k: usize) -> PackedMatrix {
     let values = || (0..n * k).map(|i| ((i * 2_654_435_761) % 1000) as f32 / 1e4 - 0.05).collect::<Vec<_>>();
     match weights {
-        // Small scales: exponents of the half floats stay low whatever the bytes are.
+        // Small scales: the exponents of the half floats stay low for any bytes.
         Weights::Q4 => PackedMatrix::from_blocks(kind, n, k, &vec![0x11; n * k / 32 * kind.bytes()]),
         Weights::Bf16 => PackedMatrix::bf16_from_f32(n, k, &values()),
         Weights::F32 => PackedMatrix::from_f32(n, k, &values()),
@@ -138,7 +138,7 @@ impl Options {
     }
 }
 
-/// The named ones of `all`.
+/// Selects the named entries of `all`.
 fn choose<T: Copy>(names: &str, all: &[(&'static str, T)]) -> Result<Vec<(&'static str, T)>, String> {
     let find = |name| all.iter().find(|(known, _)| *known == name).copied();
     let known = || all.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
@@ -153,7 +153,7 @@ struct Phase {
 }
 
 impl Phase {
-    /// Multiply-adds with weights: all layers for every token, the head once a row.
+    /// Multiply-adds with weights: all layers for every token, the output matrix once per row.
     fn products(&self) -> f64 {
         let layer = (HEADS + 2 * KV_HEADS) * DIM * D + HEADS * DIM * D + 3 * D * FFN;
         (self.rows * (self.new * LAYERS * layer + VOCAB * D)) as f64
@@ -165,7 +165,7 @@ impl Phase {
     }
 }
 
-/// Milliseconds of a step: the median, or the least.
+/// Milliseconds of a step: the median or the minimum.
 fn time_ms(runs: usize, min: bool, mut step: impl FnMut()) -> f64 {
     step();
     let mut times: Vec<f64> = (0..runs)
@@ -191,7 +191,7 @@ fn main() -> Result<(), String> {
         println!("| weights | KV | threads | phase | batch | context | ms | tok/s | of read bound | of peak |");
         println!("|---|---|---|---|---|---|---|---|---|---|");
     }
-    // Before any decoder pins this thread: threads that it starts would inherit that.
+    // Must run before a decoder pins this thread, because new threads inherit the pinning.
     let data = bounds::array();
     let bound = |threads: &usize| (*threads, bounds::read_bandwidth(&data, *threads), bounds::peaks(*threads));
     let bounds: Vec<_> = options.threads.iter().map(bound).collect();

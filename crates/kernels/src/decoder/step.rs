@@ -9,12 +9,12 @@ use crate::quantize::Rows;
 use crate::signals::batch_signals;
 use crate::{Activations, Error, KvCache, PackedMatrix};
 
-/// Rows that a thread prepares together: quantised rows lie side by side, and two cores that write to the same cache
-/// line slow each other down.
+/// Rows that a thread prepares together. Quantised rows are adjacent in memory, and two cores that write to the same
+/// cache line slow each other down.
 const TOGETHER: usize = 4;
 
 impl Decoder {
-    /// All layers.
+    /// Runs all layers.
     pub(super) fn run(&self, rows: &[RowInput<'_>], kv: &mut KvCache, s: &mut Scratch) -> Result<(), Error> {
         let c = &self.config;
         let d = c.d_model;
@@ -78,7 +78,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Logits of the last new token of every row that wants them, and what is read from them.
+    /// Computes the logits of the last new token of every row that needs them, and the signals derived from them.
     pub(super) fn finish(
         &self,
         rows: &[RowInput<'_>],
@@ -92,7 +92,7 @@ impl Decoder {
         for row in rows {
             end += row.tokens.len();
             if row.sample {
-                // A row never moves behind its place.
+                // A row only moves towards the front.
                 s.x.copy_within((end - 1) * d..end * d, count * d);
                 count += 1;
             }
@@ -134,7 +134,7 @@ impl Decoder {
         })
     }
 
-    /// Calls `make(row, values)` for all rows of `x`, and quantises them if products with `matrices` ask for it.
+    /// Calls `make(row, values)` for all rows of `x`, and quantises the rows if products with `matrices` need it.
     fn prepare(
         &self,
         matrices: &[&PackedMatrix],
@@ -160,7 +160,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Products of the same rows with several matrices, side by side in `out`.
+    /// Multiplies the same rows with several matrices. The products are adjacent in `out`.
     fn product(
         &self,
         matrices: &[&PackedMatrix],
@@ -172,7 +172,7 @@ impl Decoder {
         multiply_side_by_side(matrices, self.isa, &self.pool, inputs, out, Columns { stride, offset: 0, add })
     }
 
-    /// Biases, head norms and rotary embedding of q and k; stores the new keys and values.
+    /// Applies biases, head norms and rotary embedding to q and k, and stores the new keys and values.
     fn rotate(
         &self,
         (number, layer): (usize, &LayerWeights),
@@ -210,8 +210,9 @@ impl Decoder {
         });
     }
 
-    /// Attention of all new tokens: one task per token and kv head, or, when those are too few for the threads, one per
-    /// chunk of their contexts. Gives the number of chunks that are left to join, 0 if none.
+    /// Computes the attention of all new tokens. There is one task per token and kv head, or, if those are too few for
+    /// the threads, one task per chunk of their contexts. Returns the number of chunks that remain to be combined, or
+    /// 0.
     fn attend(
         &self,
         layer: usize,
@@ -263,7 +264,7 @@ impl Decoder {
         most
     }
 
-    /// Joins the chunks that `attend` left, of all heads of a token.
+    /// Combines the chunks that `attend` left, for all heads of a token.
     fn join(&self, chunks: usize, index: usize, (sums, norms): &(Vec<f32>, Vec<Norm>), out: &mut [f32]) {
         let c = &self.config;
         let heads = c.heads / c.kv_heads;

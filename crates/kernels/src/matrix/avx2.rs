@@ -1,4 +1,4 @@
-//! Products with AVX2, those of integers with and without VNNI: one tile x up to four rows in registers.
+//! Products with AVX2 (integer products with and without VNNI): one tile x up to four rows in registers.
 //!
 //! Sums of integers are exact in any order, and floats are accumulated as in `generic`: results are equal to the last
 //! bit.
@@ -10,12 +10,12 @@ use super::{Target, Tile4, Tile8, prefetch};
 use crate::LANES;
 use crate::quantize::{Activations, BLOCK, Block, PANEL};
 
-/// Rows that are worked on at once: their sums of a tile fill half of the registers.
+/// Rows that are processed together: their sums of a tile fill half of the registers.
 const ROWS: usize = 4;
 
-/// How products of unsigned and signed bytes are added up.
+/// A way to add up products of unsigned and signed bytes.
 trait Dot {
-    /// Sums have room for any bytes, not for 4-bit weights only.
+    /// Whether sums have room for any bytes, not only for 4-bit weights.
     const BYTES: bool;
     /// # Safety
     /// The instruction set of this type.
@@ -99,7 +99,7 @@ products!("avx2,fma,f16c,avxvnni", AvxVnni, int4_vnni, int8_vnni);
 
 /// A block of 16 rows x 32 columns of weights.
 trait Tile {
-    /// Adds the products with some rows' activations to the sums of 16 outputs a row.
+    /// Adds the products with the activations of some rows to the sums of 16 outputs per row.
     ///
     /// # Safety
     /// The instruction set of `D`, and AVX2, FMA and F16C.
@@ -141,7 +141,7 @@ unsafe fn rows_of_tile<T: Tile, D: Dot, const M: usize>(
     let mut acc = [[unsafe { _mm256_setzero_ps() }; 2]; M];
     for (tile_block, panel) in weights.iter().zip(a.panel(row)) {
         if row == 0 {
-            // The next tile's.
+            // Prefetches the next tile.
             prefetch(std::ptr::from_ref(tile_block).wrapping_add(weights.len()));
         }
         let rows = std::array::from_fn(|m| &panel[row % PANEL + m]);
@@ -198,7 +198,7 @@ impl Tile for Tile8 {
         unsafe {
             let mask = _mm256_set1_epi8(15);
             for half in 0..2 {
-                // Where bytes are too large for the sums, lower and upper four bits are added up by themselves.
+                // If bytes are too large for the sums, lower and upper four bits are added up separately.
                 let mut dots = [[_mm256_setzero_si256(); M]; 2];
                 for group in 0..8 {
                     let bytes = _mm256_loadu_si256(self.values.as_ptr().add(group * 64 + half * 32).cast());
@@ -229,7 +229,7 @@ impl Tile for Tile8 {
     }
 }
 
-/// Eight of 16 half precision numbers.
+/// Converts eight of 16 half-precision numbers.
 ///
 /// # Safety
 /// F16C.
@@ -239,7 +239,7 @@ unsafe fn load_half(numbers: &[half::f16; LANES], half: usize) -> __m256 {
     unsafe { _mm256_cvtph_ps(_mm_loadu_si128(numbers.as_ptr().add(8 * half).cast())) }
 }
 
-/// A dense weight type: 8 of them widen to floats.
+/// A dense weight type. Eight weights can be widened to floats together.
 pub(super) trait Weight: Copy {
     /// # Safety
     /// `pointer` is readable for 8 weights; AVX2.
@@ -266,13 +266,13 @@ impl Weight for u16 {
 /// AVX2 and FMA; no other thread writes these tiles.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn dense<W: Weight>(tiles: &[W], k: usize, x: &[f32], range: Range<usize>, target: &Target<'_>) {
-    // Memory is read fastest as one stream: one tile after the other.
+    // Memory is read fastest as one stream, one tile after the other.
     for tile in range {
         let weights = &tiles[tile * k * LANES..(tile + 1) * k * LANES];
         for row in (0..target.rows).step_by(ROWS) {
             let rows = ROWS.min(target.rows - row);
             let x = &x[row * k..(row + rows) * k];
-            // SAFETY: promised by the caller; the slices have the sizes that are asked for.
+            // SAFETY: promised by the caller; the slices have the required sizes.
             unsafe {
                 match rows {
                     1 => dense_rows::<W, 1>(weights, x, (tile, row), target),
@@ -285,7 +285,7 @@ pub(super) unsafe fn dense<W: Weight>(tiles: &[W], k: usize, x: &[f32], range: R
     }
 }
 
-/// Bytes from a weight to one that is asked for.
+/// Prefetch distance in bytes.
 const AHEAD: usize = 8 << 10;
 
 /// # Safety

@@ -1,7 +1,7 @@
 //! Products with AVX-512 (and VNNI for integers): several tiles x several rows in registers.
 //!
-//! Each output is accumulated over columns in rising order, whatever the number of tiles and rows in flight, with the
-//! same operations as in `generic`: results are equal to the last bit.
+//! Each output is accumulated over columns in ascending order, independent of the number of tiles and rows in flight,
+//! with the same operations as in `generic`, so results are equal to the last bit.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -56,7 +56,7 @@ macro_rules! blocked {
 unsafe fn store<const M: usize, const T: usize>(acc: &[[__m512; M]; T], tile: usize, row: usize, target: &Target<'_>) {
     for (t, acc) in acc.iter().enumerate() {
         for (m, acc) in acc.iter().enumerate() {
-            // SAFETY: the caller owns the tile; 16 outputs are written where there are 16.
+            // SAFETY: the caller owns the tile; 16 outputs are written only where there are 16.
             unsafe {
                 let out = target.place(row + m, tile + t);
                 if out.len() == LANES {
@@ -85,7 +85,7 @@ pub(super) unsafe fn int4(tiles: &[Tile4], k: usize, a: &Activations, range: Ran
             unsafe { int4_block::<$m>(&tiles[$tile * blocks..], a.panel($row), ($tile, $row), target) }
         };
     }
-    // One tile at a time: two streams at once are slower to read than one.
+    // One tile at a time, because reading two streams at once is slower than reading one.
     by_panels!(range, target.rows, run, [1, 2, 3, 4, 5, 6, 7, 8]);
 }
 
@@ -166,7 +166,7 @@ unsafe fn int8_block<const M: usize>(
     let ahead = if row == 0 { panel.len() } else { 0 };
     for (weights, rows) in tiles.iter().zip(panel) {
         prefetch(std::ptr::from_ref(weights).wrapping_add(ahead));
-        // Weights are stored plus 128: the sums start at what that adds, negated. Exact in integers.
+        // Weights are stored plus 128, so the sums start at the negated excess. Exact in integers.
         let mut dot: [__m512i; M] = std::array::from_fn(|m| _mm512_set1_epi32(rows[m].offset));
         for group in 0..8 {
             // SAFETY: a group is 64 of the tile's 512 bytes.
@@ -186,7 +186,7 @@ unsafe fn int8_block<const M: usize>(
     unsafe { store(&[acc], tile, row, target) };
 }
 
-/// A dense weight type: 16 of them widen to floats.
+/// A dense weight type. 16 weights can be widened to floats together.
 pub(super) trait Weight: Copy {
     /// # Safety
     /// `pointer` is readable for 16 weights; AVX-512F.
@@ -222,7 +222,8 @@ pub(super) unsafe fn dense<W: Weight>(tiles: &[W], k: usize, x: &[f32], range: R
             unsafe { store(&dense_block::<W, $m, $t>(tiles, k, x, $tile, $row), $tile, $row, target) }
         };
     }
-    // Memory is read fastest as one stream, which is what few rows wait for; many rows want to reuse what they load.
+    // Memory is read fastest as one stream, and few rows are bound by memory. Many rows gain more from reusing loaded
+    // data.
     if target.rows <= 4 {
         blocked!(range, target.rows, run, [1: [4, 3, 2, 1]]);
     } else {
@@ -242,7 +243,7 @@ unsafe fn dense_block<W: Weight, const M: usize, const T: usize>(
     row: usize,
 ) -> [[__m512; M]; T] {
     let mut acc = [[_mm512_setzero_ps(); M]; T];
-    // Bytes from a weight to one that is asked for: more of them in a single stream, which passes faster.
+    // Prefetch distance in bytes. It is larger for a single stream, which is consumed faster.
     let ahead = if T == 1 { 8 << 10 } else { 2 << 10 };
     for column in 0..k {
         let mut inputs = [_mm512_setzero_ps(); M];
@@ -253,7 +254,7 @@ unsafe fn dense_block<W: Weight, const M: usize, const T: usize>(
         for (t, acc) in acc.iter_mut().enumerate() {
             // SAFETY: column `column` of tile `tile + t` exists.
             let place = unsafe { tiles.as_ptr().add(((tile + t) * k + column) * LANES) };
-            // The first rows bring the weights for all.
+            // The first rows prefetch the weights for all.
             if row == 0 && (column * LANES * size_of::<W>()).is_multiple_of(64) {
                 prefetch(place.wrapping_byte_add(ahead).cast::<[u8; 64]>());
             }

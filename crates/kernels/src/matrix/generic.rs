@@ -1,4 +1,4 @@
-//! Products in plain Rust: the reference for every other version, and what processors run that have none of their own.
+//! Products in plain Rust: the reference for every other version, and the version for processors without their own.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub(super) fn multiply(
                 Tiles::F32(t) => f32(isa, t[tile * k..][..k].as_flattened(), &x[row * k..][..k], &mut lanes),
                 Tiles::Bf16(t) => bf16_(isa, t[tile * k..][..k].as_flattened(), &x[row * k..][..k], &mut lanes),
             }
-            // SAFETY: the caller gave this thread the tile.
+            // SAFETY: the caller gave the tile to this thread.
             unsafe { target.store(row, tile, &lanes) };
         }
     }

@@ -11,12 +11,12 @@ use super::{Target, Tile4, Tile8};
 use crate::LANES;
 use crate::quantize::{Activations, BLOCK, Block, PANEL};
 
-/// Rows that are worked on at once: their sums of a tile fill half of the registers.
+/// Rows that are processed together: their sums of a tile fill half of the registers.
 const ROWS: usize = 4;
 /// Vectors of a tile's 16 outputs.
 const PARTS: usize = 4;
 
-/// Adds to each sum the products of four signed bytes.
+/// Adds the products of four signed bytes to each sum.
 ///
 /// # Safety
 /// The dot product instructions.
@@ -33,7 +33,7 @@ unsafe fn dot(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
 
 /// A block of 16 rows x 32 columns of weights.
 pub(super) trait Tile {
-    /// Adds the products with some rows' activations to the sums of 16 outputs a row.
+    /// Adds the products with the activations of some rows to the sums of 16 outputs per row.
     ///
     /// # Safety
     /// The dot product instructions.
@@ -88,7 +88,7 @@ unsafe fn rows_of_tile<T: Tile, const M: usize>(
     }
 }
 
-/// Four activations, four times.
+/// Four activations, repeated four times.
 #[inline(always)]
 fn repeat(four: i32) -> int8x16_t {
     // SAFETY: NEON is part of the architecture.
@@ -142,7 +142,7 @@ impl Tile for Tile8 {
             for group in 0..8 {
                 for part in 0..PARTS {
                     let bytes = vld1q_u8(self.values.as_ptr().add(group * 64 + part * 16));
-                    // Stored plus 128.
+                    // Weights are stored plus 128.
                     let signed = vreinterpretq_s8_u8(veorq_u8(bytes, vdupq_n_u8(128)));
                     for m in 0..M {
                         dots[m][part] = dot(dots[m][part], signed, repeat(rows[m].values[group]));

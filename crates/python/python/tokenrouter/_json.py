@@ -1,4 +1,4 @@
-"""JSON of plain values, NumPy's included."""
+"""JSON of plain values, including NumPy arrays and scalars."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def _plain(value: Any) -> Any:
-    """NumPy arrays and scalars as lists and numbers."""
+    """Converts NumPy arrays and scalars to lists and numbers."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is neither a number, a text, a list nor an array")

@@ -1,10 +1,10 @@
-"""The extension module. Use the classes of ``tokenrouter``; these may change."""
+"""The extension module. Use the classes of ``tokenrouter`` instead; this interface may change."""
 
 from typing import Any, Callable, List, Optional, Tuple, Union
 
 __version__: str
 
-# Text, token ids, the models that wrote them, and at the end how it ended (JSON).
+# Text, token ids, the models that wrote them; in the last piece, how the request ended (JSON).
 _Piece = Tuple[str, List[int], List[int], Optional[str]]
 
 class NativeStream:

@@ -1,7 +1,7 @@
-"""``python -m tokenrouter.bench``: what a routing method in Python costs per step, beside the same one in Rust.
+"""``python -m tokenrouter.bench``: what a routing method costs per step in Python, compared with the same method in Rust.
 
-Emulated models with very short steps; the time is what the subservers spend outside of forward passes (``scheduling`` in
-the statistics), per step and at the mean batch that was seen.
+It runs emulated models with very short steps. The time is what the subservers spend outside forward passes (``scheduling``
+in the statistics), per step and at the mean batch size of the run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PROBABILITY = 0.3
 
 
 class Borrow(RoutingPolicy):
-    """Method ``random`` (borrow) in NumPy: draws, one comparison, one assignment."""
+    """The method ``random`` (borrow) in NumPy: draws, one comparison, one assignment."""
 
     def __init__(self, probability: float = PROBABILITY) -> None:
         self.probability = probability
@@ -34,8 +34,8 @@ class Borrow(RoutingPolicy):
             batch.decision[:] = 0
 
 
-class Asked(Borrow):
-    """The same with ``send`` in Python as well: one call for every switch."""
+class BorrowWithSend(Borrow):
+    """The same, with ``send`` also in Python: one call for every switch."""
 
     def send(self, row: SentRow, to: int) -> bool:
         return row.model != 0
@@ -63,14 +63,14 @@ def measure(policy: Optional[RoutingPolicy], concurrency: int, tokens: int) -> D
 def table(concurrencies: List[int], tokens: int) -> List[Dict[str, Any]]:
     rows = []
     for concurrency in concurrencies:
-        rust, python, asked = (measure(policy, concurrency, tokens) for policy in (None, Borrow(), Asked()))
+        rust, python, with_send = (measure(policy, concurrency, tokens) for policy in (None, Borrow(), BorrowWithSend()))
         rows.append(
             {
                 "concurrency": concurrency,
                 "rows_per_step": python["rows"],
                 "rust_us": rust["us"],
                 "python_us": python["us"],
-                "python_with_send_us": asked["us"],
+                "python_with_send_us": with_send["us"],
                 "added_us": python["us"] - rust["us"],
             }
         )

@@ -1,4 +1,4 @@
-"""The engine: prompts in, texts out."""
+"""The engine: it takes prompts and returns texts."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class TokenRoutingEngine:
     """A routed system in this process.
 
     ``config`` is the path of a YAML file, or the configuration itself as a mapping. ``policy`` is a routing method written
-    in Python, instead of the configured one.
+    in Python that replaces the configured one.
 
-    Use it in a ``with`` statement, or call :meth:`close`. All methods may be called from several threads; requests of all
-    of them are batched together. The interpreter's lock is released while the engine works.
+    Use it in a ``with`` statement, or call :meth:`close`. Several threads may call all methods; their requests are batched
+    together. The engine releases the interpreter's lock while it works.
     """
 
     def __init__(
         self, config: Union[str, "os.PathLike[str]", Mapping[str, Any]], *, policy: Optional[RoutingPolicy] = None
     ) -> None:
         is_path = not isinstance(config, Mapping)
-        # JSON is YAML.
+        # Every JSON text is also YAML.
         text = os.fspath(config) if not isinstance(config, Mapping) else _json.dumps(dict(config))
         self._native = NativeEngine(text, is_path, policy)
         self._models: List[str] = self._native.models()
         self._emulated: bool = json.loads(self._native.info())["emulated"]
-        # Also at the end of the interpreter, while its threads can still run.
+        # Also closes the engine when the interpreter exits, while its threads can still run.
         self._finalizer = weakref.finalize(self, self._native.close)
 
     def __enter__(self) -> "TokenRoutingEngine":
@@ -51,7 +51,7 @@ class TokenRoutingEngine:
         self._finalizer()
 
     def drain(self, timeout: float) -> bool:
-        """Takes no new requests; whether the open ones ended within ``timeout`` seconds."""
+        """Refuses new requests, and returns whether the open ones ended within ``timeout`` seconds."""
         return self._native.drain(timeout)
 
     @property
@@ -60,7 +60,7 @@ class TokenRoutingEngine:
         return list(self._models)
 
     def info(self) -> Dict[str, Any]:
-        """What was decided at launch: threads, thresholds, limits, warnings."""
+        """Decisions made at launch: threads, thresholds, limits, warnings."""
         return json.loads(self._native.info())
 
     def stats(self) -> Dict[str, Any]:
@@ -75,18 +75,19 @@ class TokenRoutingEngine:
         sampling_params: Union[Mapping[str, Any], Sequence[Mapping[str, Any]], None] = None,
         stream: bool = False,
     ) -> Any:
-        """Decodes one request, or a list of them together.
+        """Decodes one request, or several requests together.
 
-        ``prompt`` is a text or a list of token ids (emulated models read only ids), or a list of either; ``messages`` is a
-        conversation for the chat template. ``sampling_params`` may have ``temperature``, ``top_k``, ``top_p``, ``min_p``,
+        ``prompt`` is a text or a list of token ids (emulated models read only ids), or a list of several prompts.
+        ``messages`` is a conversation for the chat template. ``sampling_params`` may have ``temperature``, ``top_k``, ``top_p``, ``min_p``,
         ``repetition_penalty``, ``presence_penalty``, ``frequency_penalty``, ``seed``, ``max_new_tokens``,
-        ``min_new_tokens``, ``ignore_eos``, ``stop``, ``stop_token_ids``, ``routing_threshold``, ``routing_seed``; for a
-        list of prompts it may be a list.
+        ``min_new_tokens``, ``ignore_eos``, ``stop``, ``stop_token_ids``, ``routing_threshold``, ``routing_seed``. For a
+        list of prompts it may be a list of the same length.
 
-        Returns a dict (a list of dicts for a list): ``text``, ``output_ids``, ``origins`` (the model that wrote each
+        Returns a dict, or a list of dicts for a list of prompts: ``text``, ``output_ids``, ``origins`` (the model that wrote each
         token), ``finish_reason``, ``prompt_tokens``, ``completion_tokens``, ``tokens_by_model``, ``handoffs``,
-        ``queue_wait_s``, ``buffer_wait_s``. With ``stream`` an iterator over pieces of one request: ``text``,
-        ``output_ids`` and ``origins`` of the piece; the last one has the rest. Leaving the iterator cancels the request.
+        ``queue_wait_s``, ``buffer_wait_s``. With ``stream``, it returns an iterator over pieces of one request. Each
+        piece has its ``text``, ``output_ids`` and ``origins``; the last one also has the other keys. Leaving the iterator
+        cancels the request.
         """
         if stream:
             return self._stream(self._submit_one(prompt, messages, sampling_params))
@@ -103,7 +104,7 @@ class TokenRoutingEngine:
         sampling_params: Union[Mapping[str, Any], Sequence[Mapping[str, Any]], None] = None,
         stream: bool = False,
     ) -> Any:
-        """As :meth:`generate`, for an event loop. With ``stream`` the awaited value is an asynchronous iterator. Cancelling
+        """Like :meth:`generate`, for an event loop. With ``stream``, the awaited value is an asynchronous iterator. Cancelling
         the task cancels the request."""
         if stream:
             return self._async_stream(self._submit_one(prompt, messages, sampling_params))
@@ -132,7 +133,7 @@ class TokenRoutingEngine:
         return [self._submit_one(prompt, None, one) for prompt, one in zip(prompts, params)]
 
     def _piece(self, piece: _Piece) -> Result:
-        """A piece as users see it; raises what ended the request."""
+        """Converts a piece to the form that users see. Raises the error that ended the request, if any."""
         text, ids, origins, end = piece
         result: Result = {
             "text": None if self._emulated else text,
@@ -195,7 +196,7 @@ class TokenRoutingEngine:
 
 
 def _is_list(prompt: Any) -> bool:
-    """Whether these are several prompts, and not one as token ids."""
+    """Whether this is a list of prompts, and not one prompt of token ids."""
     if prompt is None or isinstance(prompt, str):
         return False
     return len(prompt) > 0 and (isinstance(prompt[0], str) or hasattr(prompt[0], "__len__"))

@@ -1,4 +1,4 @@
-"""What can go wrong. Every exception is a :class:`TokenRouterError`; bad input is a :class:`ValueError` as well."""
+"""Exceptions. Every exception is a :class:`TokenRouterError`; those for bad input are also a :class:`ValueError`."""
 
 
 class TokenRouterError(Exception):
@@ -6,7 +6,7 @@ class TokenRouterError(Exception):
 
 
 class ConfigError(TokenRouterError, ValueError):
-    """The configuration is wrong, or not for these models. The message names the place, the value and what is allowed."""
+    """The configuration is wrong, or does not fit the models. The message names the place, the value and what is allowed."""
 
 
 class ModelError(TokenRouterError):
@@ -22,11 +22,11 @@ class OverloadedError(TokenRouterError):
 
 
 class EngineClosedError(TokenRouterError):
-    """The engine drains, was closed, or has failed."""
+    """The engine is draining, was closed, or has failed."""
 
 
 class GenerationError(TokenRouterError):
-    """A request ended with an error after it was taken: a model or a routing method failed."""
+    """A request ended with an error after the engine had accepted it: a model or a routing method failed."""
 
 
 class ThroughputModelError(TokenRouterError, ValueError):

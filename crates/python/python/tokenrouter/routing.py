@@ -7,29 +7,29 @@ from typing import Any, List, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-#: Decisions besides the index of the model that writes on.
+#: Decisions other than the index of the model that continues.
 STAY = -1
 RETRY = -2
 FINISH = -3
 
 
 class Needs(NamedTuple):
-    """Signals of a model that :meth:`RoutingPolicy.route` reads; nothing else is computed."""
+    """The signals of a model that :meth:`RoutingPolicy.route` reads. The engine computes no others."""
 
     #: ``entropy`` and ``log_sum_exp``.
     softmax: bool = False
-    #: This many of the largest logits, in ``top_logits`` and ``top_ids``.
+    #: The number of largest logits, in ``top_logits`` and ``top_ids``.
     top_logits: int = 0
-    #: The hidden state that the head is given.
+    #: The hidden state that is the input of the output matrix.
     hidden: bool = False
     #: The input embedding of the candidate.
     embedding: bool = False
-    #: A row of the head that is no token: its logit is ``extra``.
+    #: A row of the output matrix that is not a token. Its logit is ``extra``.
     extra_row: Optional[int] = None
 
 
 class SentRow(NamedTuple):
-    """What :meth:`RoutingPolicy.send` is told of a request that switches."""
+    """What :meth:`RoutingPolicy.send` knows about a request that switches."""
 
     request: int
     model: int
@@ -41,9 +41,9 @@ class SentRow(NamedTuple):
 class BatchView:
     """The rows of one step that have a candidate. Every property is a NumPy array over the rows.
 
-    The arrays are views of memory that the engine fills for every step: no copy is made for Python, what is written into
-    ``decision``, ``drop``, ``score`` and ``state`` is read in place, and the arrays are only good until ``route`` returns.
-    Signals that :meth:`RoutingPolicy.needs` did not ask for are zero-width, or hold values of no meaning.
+    The arrays are views of memory that the engine fills for every step. Nothing is copied for Python, and the engine reads
+    ``decision``, ``drop``, ``score`` and ``state`` in place. The arrays are valid only until ``route`` returns. Signals that
+    :meth:`RoutingPolicy.needs` did not ask for have width zero or meaningless values.
     """
 
     __slots__ = (
@@ -102,7 +102,7 @@ class BatchView:
 
     @property
     def visit_steps(self) -> NDArray[np.uint32]:
-        """Steps that this model has made since the request came to it, before this one."""
+        """Steps that this model has made since the request arrived at it, before this step."""
         return self._visit_steps[: self.size]
 
     @property
@@ -112,7 +112,7 @@ class BatchView:
 
     @property
     def draw(self) -> NDArray[np.float64]:
-        """A draw between 0 and 1, the same for a request and position whatever the schedule."""
+        """A random number between 0 and 1. It depends on the request and the position, not on the schedule."""
         return self._draw[: self.size]
 
     @property
@@ -137,7 +137,7 @@ class BatchView:
 
     @property
     def top_logits(self) -> NDArray[np.float32]:
-        """The largest logits, falling, ``[rows, k]``."""
+        """The largest logits in descending order, ``[rows, k]``."""
         return self._top_logits[: self.size]
 
     @property
@@ -157,12 +157,12 @@ class BatchView:
 
     @property
     def state(self) -> NDArray[np.float64]:
-        """What the method keeps of each request, ``[rows, state_size]``: zeros at first, travels with the request."""
+        """What the method stores for each request, ``[rows, state_size]``. It starts as zeros and travels with the request."""
         return self._state[: self.size]
 
     @property
     def decision(self) -> NDArray[np.int64]:
-        """Written by ``route``: the index of the model that writes on, STAY (the default), RETRY or FINISH."""
+        """Written by ``route``: the index of the model that continues, STAY (the default), RETRY or FINISH."""
         return self._decision[: self.size]
 
     @property
@@ -172,27 +172,28 @@ class BatchView:
 
     @property
     def score(self) -> NDArray[np.float32]:
-        """Written by ``route``, if it compares a number: for traces."""
+        """Written by ``route`` for traces, if the method compares a number."""
         return self._score[: self.size]
 
 
 class RoutingPolicy:
-    """A routing method. Subclass it, write :meth:`route`, and give an object to ``TokenRoutingEngine(policy=...)``.
+    """A routing method. Subclass it, write :meth:`route`, and pass an instance to ``TokenRoutingEngine(policy=...)``.
 
-    A row's decision must be a function of that row alone: who else is in the batch depends on the schedule. Keep what a
-    request needs later in ``batch.state`` and not in the object.
+    The decision for a row must depend on that row alone, because the other rows of the batch depend on the schedule. Store
+    what a request needs later in ``batch.state``, not in the instance.
     """
 
-    #: Numbers that are kept of every request, in ``batch.state``.
+    #: How many numbers ``batch.state`` stores for every request.
     state_size: int = 0
-    #: Whether requests may bring a threshold of their own.
+    #: Whether requests may have their own threshold.
     takes_threshold: bool = False
 
     def setup(self, models: List[str], entry: int, vocab: int) -> None:
-        """Called once, before the engine starts: names of the models, the index at which requests start, the vocabulary."""
+        """Called once, before the engine starts, with the names of the models, the index of the entry model and the size of
+        the vocabulary."""
 
     def needs(self, model: int) -> Needs:
-        """Signals of ``model`` that :meth:`route` reads."""
+        """The signals of ``model`` that :meth:`route` reads."""
         return Needs()
 
     def route(self, batch: BatchView) -> None:
@@ -201,10 +202,10 @@ class RoutingPolicy:
 
     def send(self, row: SentRow, to: int) -> bool:
         """Whether the candidate of a row that switches is committed. Called for every switch if it is overridden;
-        ``batch.drop`` says the same for a whole batch."""
+        ``batch.drop`` is the equivalent for a whole batch."""
         return True
 
     def receive(self, log: NDArray[np.uint32], delta: NDArray[np.uint32]) -> Any:
-        """The tokens to append to the receiving model's ``log`` when ``delta`` arrives. Called for every handoff if it is
-        overridden."""
+        """Returns the tokens to append to the receiving model's ``log`` when ``delta`` arrives. Called for every handoff if
+        it is overridden."""
         return delta

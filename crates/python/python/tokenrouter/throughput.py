@@ -1,6 +1,6 @@
-"""The throughput model: what thresholds do in the long run, computed rather than measured.
+"""The throughput model computes the long-run effect of thresholds without measuring it.
 
-Arrays may be NumPy's or lists. Answers are lists of flat dicts, one per threshold vector: ``pandas.DataFrame(rows)``.
+Inputs may be lists or NumPy arrays. Results are lists of flat dicts, one per threshold vector: ``pandas.DataFrame(rows)``.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ def _system(
     latencies_ms: Any,
     routing: Any,
     commits: Any,
-    concurrency: int,
     quantum_ms: float,
     max_batch: Any,
     state_models: Any,
 ) -> str:
+    """The description of a system as the Rust crate reads it."""
     system = {
         "latencies_ms": latencies_ms,
         "routing": routing,
         "commits": commits,
-        "concurrency": int(concurrency),
         "quantum_ms": quantum_ms,
         "max_batch": max_batch,
         "state_models": state_models,
@@ -35,14 +34,14 @@ def _system(
 
 
 def _vectors(thresholds: Any) -> List[List[int]]:
-    """One vector or several, as several."""
+    """Returns a list of vectors, also for a single vector."""
     rows = thresholds.tolist() if hasattr(thresholds, "tolist") else list(thresholds)
     one = bool(rows) and not hasattr(rows[0], "__len__")
     return [[int(value) for value in row] for row in ([rows] if one else rows)]
 
 
 def _row(answer: Dict[str, Any]) -> Row:
-    """Measures of the models become one list per measure."""
+    """Turns the measures of each model into one list per measure."""
     row: Row = {key: value for key, value in answer.items() if key not in ("models", "throughput")}
     row["thresholds"] = tuple(row["thresholds"])
     for key in answer["models"][0]:
@@ -64,18 +63,18 @@ def optimize(
     max_wait_ms: Optional[float] = None,
     near_tie: float = 0.001,
 ) -> List[Row]:
-    """Threshold vectors by falling throughput; the first is the best.
+    """Returns threshold vectors in order of descending throughput; the first is the best.
 
     ``latencies_ms`` has a number for every model, or a list by batch size. ``routing[i][j]`` is the probability that a step
-    of model ``i`` sends the request to ``j``, ``commits[i][j]`` the tokens committed by it (1 when absent). ``max_wait_ms``
-    bounds the mean wait in a buffer. ``strategy`` is ``auto``, ``exhaustive``, ``screening`` or ``local``. ``state_models``
+    of model ``i`` sends the request to ``j``, and ``commits[i][j]`` is the number of tokens that such a step commits (1 by
+    default). ``max_wait_ms`` bounds the mean wait in a buffer. ``strategy`` is ``auto``, ``exhaustive``, ``screening`` or ``local``. ``state_models``
     gives the model of every routing state when there are more states than models.
 
     >>> optimize([6.0, 27.9], [[0.35, 0.65], [1, 0]], [[1, 0], [1, 0]], concurrency=8)[0]["thresholds"]
     (1, 7)
     """
-    system = _system(latencies_ms, routing, commits, concurrency, quantum_ms, max_batch, state_models)
-    found = json.loads(_native.optimize(system, strategy, max_wait_ms, near_tie))
+    system = _system(latencies_ms, routing, commits, quantum_ms, max_batch, state_models)
+    found = json.loads(_native.optimize(system, int(concurrency), strategy, max_wait_ms, near_tie))
     rows = [_row(candidate) for candidate in found["candidates"]]
     for rank, row in enumerate(rows):
         row["near_tie"] = rank < found["near_ties"]
@@ -94,14 +93,16 @@ def predict(
     state_models: Optional[Sequence[int]] = None,
     max_states: int = 20_000_000,
 ) -> List[Row]:
-    """The exact long run under ``thresholds``, one vector or several. See :func:`optimize` for the system.
+    """Computes the exact long-run measures for ``thresholds``, which is one vector or several. See :func:`optimize` for the
+    other arguments.
 
     >>> rows = predict([6.0, 27.9], [[0.35, 0.65], [1, 0]], [[1, 0], [1, 0]], thresholds=[1, 7], concurrency=8)
     >>> round(rows[0]["throughput_tok_s"], 6), rows[0]["states"]
     (281.812813, 18)
     """
-    system = _system(latencies_ms, routing, commits, concurrency, quantum_ms, max_batch, state_models)
-    return [_row(answer) for answer in json.loads(_native.predict(system, _vectors(thresholds), max_states))]
+    system = _system(latencies_ms, routing, commits, quantum_ms, max_batch, state_models)
+    answers = _native.predict(system, int(concurrency), _vectors(thresholds), max_states)
+    return [_row(answer) for answer in json.loads(answers)]
 
 
 def simulate(
@@ -118,7 +119,7 @@ def simulate(
     max_steps: int = 5_000_000,
     relative_half_width: float = 0.0005,
 ) -> List[Row]:
-    """As :func:`predict`, by simulation: for systems whose chain is too large. ``half_width`` is that of a 95 % interval."""
-    system = _system(latencies_ms, routing, commits, concurrency, quantum_ms, max_batch, state_models)
-    answers = _native.simulate(system, _vectors(thresholds), seed, max_steps, relative_half_width)
+    """Like :func:`predict`, but by simulation, for systems whose chain is too large. ``half_width`` is that of a 95 % interval."""
+    system = _system(latencies_ms, routing, commits, quantum_ms, max_batch, state_models)
+    answers = _native.simulate(system, int(concurrency), _vectors(thresholds), seed, max_steps, relative_half_width)
     return [_row(answer) for answer in json.loads(answers)]

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use half::{bf16, f16};
-use tokenrouter_engine::routing::heads::{HeadTensor, HeadValues};
+use tokenrouter_engine::heads::{HeadTensor, HeadValues};
 use zip::{CompressionMethod, ZipArchive};
 
 use super::pickle::{Element, MAX_PICKLE, Pickle, TensorRef};

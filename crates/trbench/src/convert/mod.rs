@@ -13,7 +13,7 @@ use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
-use tokenrouter_engine::routing::heads::{About, Head, HeadFile, HeadKind, HeadTensor};
+use tokenrouter_engine::heads::{About, Head, HeadFile, HeadKind, HeadTensor};
 
 use crate::cli::usage;
 use archive::Checkpoint;

@@ -10,7 +10,7 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::{Value, json};
-use tokenrouter_engine::routing::heads::{HeadTensor, HeadValues};
+use tokenrouter_engine::heads::{HeadTensor, HeadValues};
 
 use super::archive::Checkpoint;
 use super::pickle::TensorRef;

@@ -110,7 +110,7 @@ mod tests {
     use crate::draft::layers;
     use crate::draft::select::{Select, mean_nll, select};
     use crate::offline::{Use, Writing};
-    use crate::tiny;
+    use tokenrouter_testing::tiny;
 
     #[test]
     fn a_map_brings_a_draft_nearer_to_its_model() {

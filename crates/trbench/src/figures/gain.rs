@@ -6,11 +6,10 @@ use std::fmt::Write as _;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use serde::Deserialize;
-use tokenrouter_dtmc::{SearchOptions, SolveOptions, certify, optimize};
-use tokenrouter_engine::config::LatencyProfile;
+use tokenrouter_dtmc::{Latency, SearchOptions, SolveOptions, System, certify, optimize};
 
 use super::{Made, palette};
-use crate::predict::{Inputs, measured_gain};
+use crate::predict::{measured_gain, prediction};
 
 /// Settings of one profile.
 #[derive(Debug, Deserialize)]
@@ -59,28 +58,25 @@ fn cell(settings: &Settings, slope: f64, share: f64, ratio: f64) -> anyhow::Resu
     let requests = settings.concurrency;
     let profile = |first: f64| {
         if slope == 1.0 {
-            return LatencyProfile::Constant(first);
+            return Latency::Constant(first);
         }
         let last = (requests - 1).max(1) as f64;
         // Whole quanta, as the chain has them.
         let at = |batch: usize| (first * (1.0 + (slope - 1.0) * batch as f64 / last) * 10.0).round() / 10.0;
-        LatencyProfile::Table((0..requests).map(at).collect())
+        Latency::by_batch((0..requests).map(at))
     };
-    let inputs = Inputs {
-        latencies: vec![profile(SMALL_MS), profile((SMALL_MS * ratio * 10.0).round() / 10.0)],
-        routing: vec![vec![1.0 - share, share], vec![1.0, 0.0]],
-        commit: vec![vec![1.0, 0.0], vec![1.0, 0.0]],
-        quantum_ms: 0.1,
-    };
-    let model = inputs.model(requests)?;
-    let found = optimize(&model, &SearchOptions::default())?;
+    let latencies = [profile(SMALL_MS), profile((SMALL_MS * ratio * 10.0).round() / 10.0)];
+    let routing = vec![vec![1.0 - share, share], vec![1.0, 0.0]];
+    let system = System { commits: Some(vec![vec![1.0, 0.0]; 2]), ..System::new(latencies, routing) };
+    let closed = system.closed(requests as u32)?;
+    let found = optimize(&closed, &SearchOptions::default())?;
     let best = found.best.thresholds().clone();
-    let eager = inputs.throughput(requests, &[1, 1])?;
-    let top = inputs.throughput(requests, best.as_slice())?;
+    let eager = prediction(&system, requests, &[1, 1])?.throughput_tok_s();
+    let top = prediction(&system, requests, best.as_slice())?.throughput_tok_s();
     let is_measured = slope == 1.0 && settings.measured.contains(&(share, ratio));
-    let certified = is_measured.then(|| certify(&model, &best, &SolveOptions::default()).ok()).flatten();
+    let certified = is_measured.then(|| certify(&closed, &best, &SolveOptions::default()).ok()).flatten();
     let gap = certified.map(|certificate| certificate.gap(top));
-    let measured = if is_measured { Some(measured_gain(&inputs, requests, best.as_slice())?) } else { None };
+    let measured = if is_measured { Some(measured_gain(&system, requests, best.as_slice())?) } else { None };
     Ok(Cell { slope, share, ratio, best: best.into_vec(), gain: top / eager - 1.0, gap, measured })
 }
 

@@ -1,6 +1,5 @@
 //! The demo pair on a GPU, beside the same on the CPU.
 
-use std::path::Path;
 use std::time::Instant;
 
 use anyhow::bail;
@@ -19,7 +18,7 @@ const ANSWER: usize = 64;
 
 /// Decodes the same requests on both; says why not where the weights are not here.
 pub(super) fn compare(ordinal: usize) -> anyhow::Result<Value> {
-    let config = Config::from_yaml(CONFIG.1, Path::new(CONFIG.0))?;
+    let config = Config::built_in(CONFIG.0, CONFIG.1)?;
     if let Some(why) = config.models.values().find_map(|model| locate(model).err()) {
         return Ok(json!({"skipped": why.to_string()}));
     }
@@ -86,7 +85,7 @@ mod tests {
     fn the_same_requests_are_decoded_alike_on_the_same_device() {
         let yaml = "models: {a: {emulated: {latency_ms: 0.1}}, b: {emulated: {latency_ms: 0.1}}}\n\
                     routing: {method: random, probability: 0.5}\n";
-        let config = Config::from_yaml(yaml, Path::new("test")).expect("a configuration");
+        let config = Config::from_yaml(yaml, "test").expect("a configuration");
         let [a, b] = [(); 2].map(|()| decode(&config, DeviceConfig::Cpu).expect("decodes"));
         assert_eq!(a.tokens, b.tokens);
         assert_eq!(a.tokens.iter().map(Vec::len).sum::<usize>(), REQUESTS * ANSWER);

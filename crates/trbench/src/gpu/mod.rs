@@ -65,7 +65,7 @@ pub(crate) fn place(config: &mut Config, choice: Option<DeviceChoice>) -> anyhow
             model.tp_size = 1;
         }
     }
-    config.validate().map_err(|(key, why)| usage(format!("--device {device}: `{key}`: {why}")))
+    config.validate().map_err(|problem| usage(format!("--device {device}: `{}`: {problem}", problem.key())))
 }
 
 /// Arguments of `trbench bench-kernels`.

@@ -54,7 +54,7 @@ const PAIR: &str = "models:\n  small: {emulated: {latency_ms: 1}}\n  large: {emu
 /// The time of one way, without any model.
 fn handoffs(rounds: usize) -> anyhow::Result<()> {
     let folder = tempfile::tempdir().context("cannot make a folder for keys")?;
-    let mut config = Config::from_yaml(PAIR, "bench-link")?;
+    let mut config = Config::built_in("bench-link", PAIR)?;
     on_this_machine(&mut config, folder.path())?;
     let latency = link_latency(&config, &config, rounds).map_err(EngineError::from)?;
     let mut table = Table::new();

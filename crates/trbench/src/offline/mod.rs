@@ -9,10 +9,10 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use indicatif::ProgressBar;
+use tokenrouter_core::step::Batch;
 use tokenrouter_engine::config::WeightDtype;
 use tokenrouter_engine::model::ModelFiles;
 use tokenrouter_engine::runner::{ModelRunner, NativeRunner, RunnerOptions};
-use tokenrouter_engine::scheduler::Batch;
 use tokenrouter_engine::{Request, RequestId, SamplingParams, runner};
 use tokenrouter_kernels::{Decoder, Pool, RowInput, StepNeeds, StepOutput};
 

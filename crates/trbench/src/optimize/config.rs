@@ -3,7 +3,7 @@
 use anyhow::Context;
 use serde::Deserialize;
 use std::path::Path;
-use tokenrouter_dtmc::Latency;
+use tokenrouter_dtmc::{Latency, System};
 
 /// Keys of the file; the paper's short names are accepted too.
 #[derive(Debug, Default, Deserialize)]
@@ -14,7 +14,7 @@ pub(super) struct OptimizeConfig {
     #[serde(alias = "N")]
     pub(super) concurrency: Option<u32>,
     #[serde(alias = "latencies")]
-    pub(super) latencies_ms: Vec<LatencyEntry>,
+    pub(super) latencies_ms: Vec<Latency>,
     #[serde(alias = "P")]
     pub(super) routing_matrix: Option<Vec<Vec<f64>>>,
     #[serde(alias = "C")]
@@ -26,31 +26,13 @@ pub(super) struct OptimizeConfig {
     pub(super) thresholds: Option<Vec<u32>>,
 }
 
-/// A constant, or `[batch, ms]` points.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-pub(super) enum LatencyEntry {
-    Constant(f64),
-    Table(Vec<(u32, f64)>),
-}
-
-impl LatencyEntry {
-    pub(super) fn into_latency(self) -> Latency {
-        match self {
-            Self::Constant(ms) => Latency::Constant(ms),
-            Self::Table(points) => Latency::Table(points),
-        }
-    }
-}
-
 impl OptimizeConfig {
     /// Latencies and matrices as measured.
     pub(super) fn measured(&mut self, calibration: &crate::predict::Calibration) {
-        let points = |latencies: &Vec<f64>| (1u32..).zip(latencies.iter().copied()).collect();
-        self.latencies_ms =
-            calibration.models.iter().map(|model| LatencyEntry::Table(points(&model.latency_ms))).collect();
-        self.routing_matrix = Some(calibration.routing.clone());
-        self.commit_matrix = Some(calibration.commit.clone());
+        let System { latencies_ms, routing, commits, .. } = calibration.system();
+        self.latencies_ms = latencies_ms;
+        self.routing_matrix = Some(routing);
+        self.commit_matrix = commits;
     }
 
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {

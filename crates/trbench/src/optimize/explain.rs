@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::fmt::Write;
 use std::time::Instant;
-use tokenrouter_dtmc::{Chain, Model, SolveOptions, Thresholds, classes, estimate_size, period, solve_chain};
+use tokenrouter_dtmc::{Chain, ClosedSystem, SolveOptions, Thresholds, classes, estimate_size, period, solve_chain};
 
 /// Facts about one chain and its solution.
 #[derive(Debug, Serialize)]
@@ -25,13 +25,13 @@ pub(super) struct Card {
     solve_ms: f64,
 }
 
-pub(super) fn card(model: &Model, thresholds: &Thresholds, options: &SolveOptions) -> anyhow::Result<Card> {
-    let estimated_states = estimate_size(model, thresholds)?.states;
+pub(super) fn card(system: &ClosedSystem, thresholds: &Thresholds, options: &SolveOptions) -> anyhow::Result<Card> {
+    let estimated_states = estimate_size(system, thresholds)?.states;
     let started = Instant::now();
-    let chain = Chain::build(model, thresholds, options)?;
+    let chain = Chain::build(system, thresholds, options)?;
     let build_ms = started.elapsed().as_secs_f64() * 1e3;
     let started = Instant::now();
-    let solution = solve_chain(model, thresholds, &chain, options)?;
+    let solution = solve_chain(system, thresholds, &chain, options)?;
     let solve_ms = started.elapsed().as_secs_f64() * 1e3;
     let found = classes(chain.matrix());
     Ok(Card {

@@ -7,21 +7,21 @@ use anyhow::Context;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use tokenrouter_dtmc::{Chain, ExportFormat, Model, PrismFile, export, export_prism};
+use tokenrouter_dtmc::{Chain, ClosedSystem, ExportFormat, PrismFile, export, export_prism};
 
 /// Writes the files that were asked for.
 pub(super) fn write(args: &OptimizeArgs, answers: &Answers) -> anyhow::Result<()> {
     if let Some(path) = &args.plot {
-        let svg = plot::draw(&answers.model, &answers.candidates, &args.plot_over)?;
+        let svg = plot::draw(&answers.system, &answers.candidates, &args.plot_over)?;
         std::fs::write(path, svg).with_context(|| format!("writing `{}`", path.display()))?;
     }
     if let (Some(format), Some(path), Some(chain)) = (args.export, &args.export_to, &answers.chain) {
-        export_chain(format, path, &answers.model, chain)?;
+        export_chain(format, path, &answers.system, chain)?;
     }
     Ok(())
 }
 
-fn export_chain(format: ExportArg, path: &Path, model: &Model, chain: &Chain) -> anyhow::Result<()> {
+fn export_chain(format: ExportArg, path: &Path, system: &ClosedSystem, chain: &Chain) -> anyhow::Result<()> {
     let single = match format {
         ExportArg::Drn => ExportFormat::Drn,
         ExportArg::Dot => ExportFormat::Dot,
@@ -30,12 +30,12 @@ fn export_chain(format: ExportArg, path: &Path, model: &Model, chain: &Chain) ->
             for (suffix, file) in PrismFile::ALL {
                 let mut name = path.as_os_str().to_owned();
                 name.push(suffix);
-                to_file(&PathBuf::from(name), |out| export_prism(model, chain, file, out))?;
+                to_file(&PathBuf::from(name), |out| export_prism(system, chain, file, out))?;
             }
             return Ok(());
         }
     };
-    to_file(path, |out| export(model, chain, single, out))
+    to_file(path, |out| export(system, chain, single, out))
 }
 
 fn to_file(

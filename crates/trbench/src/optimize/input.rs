@@ -1,20 +1,21 @@
-//! From flags and files to a validated model and options.
+//! From flags and files to a checked system and options.
 
 use super::args::{MethodArg, OptimizeArgs, StrategyArg};
-use super::config::{LatencyEntry, OptimizeConfig};
+use super::config::OptimizeConfig;
 use anyhow::{Context, anyhow, bail};
 use serde_json::Value;
 use std::path::Path;
 use tokenrouter_dtmc::{
-    Latency, Method, Model, SearchOptions, SimulationOptions, SolveOptions, Strategy, Thresholds, Tolerance,
+    ClosedSystem, DEFAULT_QUANTUM_MS, Latency, Limits, Method, SearchOptions, SimulationOptions, SolveOptions,
+    Strategy, System, Thresholds, Tolerance,
 };
 
 /// Everything that was asked for, checked.
 pub(super) struct Inputs {
-    pub(super) model: Model,
+    pub(super) system: ClosedSystem,
     pub(super) thresholds: Option<Thresholds>,
     pub(super) search: SearchOptions,
-    /// Remarks for the user beyond those of the model.
+    /// Remarks for the user beyond those of the system.
     pub(super) notes: Vec<String>,
 }
 
@@ -28,11 +29,7 @@ pub(super) fn read(args: &OptimizeArgs) -> anyhow::Result<Inputs> {
         config.measured(&crate::predict::Calibration::read(path)?);
     }
     let mut notes = Vec::new();
-    let latencies = if args.latencies.is_empty() {
-        config.latencies_ms.into_iter().map(LatencyEntry::into_latency).collect()
-    } else {
-        latencies(&args.latencies)?
-    };
+    let latencies = if args.latencies.is_empty() { config.latencies_ms } else { latencies(&args.latencies)? };
     if latencies.is_empty() {
         bail!(
             "`--latencies` is missing: give one latency per model in milliseconds, for example `--latencies 6.0 27.9`"
@@ -59,27 +56,23 @@ pub(super) fn read(args: &OptimizeArgs) -> anyhow::Result<Inputs> {
     let max_batch = if args.max_batch.is_empty() { config.max_batch } else { Some(caps(&args.max_batch)?) };
     let states = if args.routing_states.is_empty() { config.routing_states } else { Some(args.routing_states.clone()) };
 
-    let mut builder = Model::builder().latencies_ms(latencies).routing(routing).concurrency(concurrency);
-    match commits {
-        Some(commits) => builder = builder.commits(commits),
-        None => notes.push("no `--C` given: every step commits one token".to_owned()),
+    if commits.is_none() {
+        notes.push("no `--C` given: every step commits one token".to_owned());
     }
-    if let Some(quantum_ms) = args.delta.or(config.quantum_ms) {
-        builder = builder.quantum_ms(quantum_ms);
-    }
-    if let Some(max_batch) = max_batch {
-        builder = builder.max_batch(max_batch);
-    }
-    if let Some(states) = states {
-        builder = builder.routing_state_models(states);
-    }
-    let model = builder.build()?;
+    let system = System {
+        commits,
+        state_models: states,
+        quantum_ms: args.delta.or(config.quantum_ms).unwrap_or(DEFAULT_QUANTUM_MS),
+        max_batch,
+        ..System::new(latencies, routing)
+    };
+    let system = system.closed(concurrency)?;
     let given = if args.thresholds.is_empty() { config.thresholds } else { Some(args.thresholds.clone()) };
     let thresholds = given.map(Thresholds::new);
     if let Some(thresholds) = &thresholds {
-        thresholds.check(&model)?;
+        thresholds.check(&system)?;
     }
-    Ok(Inputs { search: options(args)?, model, thresholds, notes })
+    Ok(Inputs { search: options(args)?, system, thresholds, notes })
 }
 
 fn options(args: &OptimizeArgs) -> anyhow::Result<SearchOptions> {
@@ -117,8 +110,7 @@ fn options(args: &OptimizeArgs) -> anyhow::Result<SearchOptions> {
     };
     let defaults = SearchOptions::default();
     Ok(SearchOptions {
-        solve,
-        simulation,
+        limits: Limits { solve, simulation, coarse_tolerance: 0.0 },
         strategy,
         near_tie: args.near_tie,
         max_wait_ms: args.max_wait_ms,

@@ -2,7 +2,7 @@
 
 use super::tasks::Answers;
 use serde_json::{Map, Value, json};
-use tokenrouter_dtmc::{Answer, Candidate};
+use tokenrouter_dtmc::Prediction;
 
 /// One JSON object with everything.
 pub(super) fn json(answers: &Answers) -> anyhow::Result<String> {
@@ -19,7 +19,7 @@ pub(super) fn json(answers: &Answers) -> anyhow::Result<String> {
         });
         object.insert("search".to_owned(), search);
     }
-    object.insert("model".to_owned(), serde_json::to_value(&answers.model)?);
+    object.insert("model".to_owned(), serde_json::to_value(&answers.system)?);
     object.insert("notes".to_owned(), serde_json::to_value(&answers.notes)?);
     let mut optional = |name: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -45,7 +45,7 @@ pub(super) fn json(answers: &Answers) -> anyhow::Result<String> {
 /// One line per candidate; per-model columns carry the model's number.
 pub(super) fn csv(answers: &Answers) -> anyhow::Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    let models = answers.model.models();
+    let models = answers.system.models();
     let mut header: Vec<String> = (0..models).map(|index| format!("threshold_{index}")).collect();
     header.extend(
         ["throughput_tok_s", "half_width_tok_s", "time_per_token_ms", "answered_by", "states", "nonzeros", "residual"]
@@ -63,16 +63,16 @@ pub(super) fn csv(answers: &Answers) -> anyhow::Result<String> {
     Ok(String::from_utf8(writer.into_inner().map_err(|error| anyhow::anyhow!("{error}"))?)?)
 }
 
-fn record(candidate: &Candidate) -> Vec<String> {
+fn record(candidate: &Prediction) -> Vec<String> {
     let mut fields: Vec<String> = candidate.thresholds().as_slice().iter().map(u32::to_string).collect();
     fields.push(candidate.throughput_tok_s().to_string());
     fields.push(candidate.half_width().to_string());
     fields.push(candidate.measures().time_per_token_ms.to_string());
-    fields.extend(match &candidate.answer {
-        Answer::Exact(exact) => {
+    fields.extend(match candidate.solution() {
+        Some(exact) => {
             ["exact".to_owned(), exact.states.to_string(), exact.nonzeros.to_string(), format!("{:e}", exact.residual)]
         }
-        Answer::Simulated(_) => ["simulation".to_owned(), String::new(), String::new(), String::new()],
+        None => ["simulation".to_owned(), String::new(), String::new(), String::new()],
     });
     for model in &candidate.measures().models {
         let values = [model.utilisation, model.mean_batch, model.steps_per_s, model.mean_wait_ms, model.token_share];

@@ -2,20 +2,20 @@
 
 use plotters::prelude::*;
 use std::collections::BTreeMap;
-use tokenrouter_dtmc::{Candidate, Model};
+use tokenrouter_dtmc::{ClosedSystem, Prediction};
 
 /// Size of the picture in pixels.
 const SIZE: (u32, u32) = (900, 600);
 
 /// The SVG text. `over` names the models whose thresholds span the plot; by default the first two whose thresholds vary.
-pub(super) fn draw(model: &Model, candidates: &[Candidate], over: &[usize]) -> anyhow::Result<String> {
-    let axes = if over.is_empty() { varying(model, candidates) } else { over.to_vec() };
+pub(super) fn draw(system: &ClosedSystem, candidates: &[Prediction], over: &[usize]) -> anyhow::Result<String> {
+    let axes = if over.is_empty() { varying(system, candidates) } else { over.to_vec() };
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
         area.fill(&WHITE)?;
         match axes.as_slice() {
-            [x, y, ..] => heat_map(&area, candidates, (*x, *y))?,
+            [x, y, ..] => heat_map(&area, candidates, *x, *y)?,
             [x] => line(&area, candidates, *x)?,
             [] => line(&area, candidates, 0)?,
         }
@@ -24,19 +24,19 @@ pub(super) fn draw(model: &Model, candidates: &[Candidate], over: &[usize]) -> a
     Ok(svg)
 }
 
-fn varying(model: &Model, candidates: &[Candidate]) -> Vec<usize> {
+fn varying(system: &ClosedSystem, candidates: &[Prediction]) -> Vec<usize> {
     let varies = |index: &usize| {
         let mut values = candidates.iter().map(|candidate| candidate.thresholds().as_slice()[*index]);
         let first = values.next();
         values.any(|value| Some(value) != first)
     };
-    (0..model.models()).filter(varies).take(2).collect()
+    (0..system.models()).filter(varies).take(2).collect()
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 /// Best throughput for each value of the thresholds chosen by `key`.
-fn best_by<K: Ord>(candidates: &[Candidate], key: impl Fn(&[u32]) -> K) -> BTreeMap<K, f64> {
+fn best_by<K: Ord>(candidates: &[Prediction], key: impl Fn(&[u32]) -> K) -> BTreeMap<K, f64> {
     let mut best = BTreeMap::new();
     for candidate in candidates {
         let value = best.entry(key(candidate.thresholds().as_slice())).or_insert(f64::NEG_INFINITY);
@@ -45,7 +45,7 @@ fn best_by<K: Ord>(candidates: &[Candidate], key: impl Fn(&[u32]) -> K) -> BTree
     best
 }
 
-fn line(area: &Area<'_>, candidates: &[Candidate], x: usize) -> anyhow::Result<()> {
+fn line(area: &Area<'_>, candidates: &[Prediction], x: usize) -> anyhow::Result<()> {
     let points = best_by(candidates, |b| b[x]);
     let last = points.keys().next_back().copied().unwrap_or(1);
     let high = points.values().fold(0.0_f64, |high, &value| high.max(value));
@@ -72,7 +72,8 @@ fn line(area: &Area<'_>, candidates: &[Candidate], x: usize) -> anyhow::Result<(
     Ok(())
 }
 
-fn heat_map(area: &Area<'_>, candidates: &[Candidate], (x, y): (usize, usize)) -> anyhow::Result<()> {
+/// Models `x` and `y` span the map.
+fn heat_map(area: &Area<'_>, candidates: &[Prediction], x: usize, y: usize) -> anyhow::Result<()> {
     let cells = best_by(candidates, |b| (b[x], b[y]));
     let last_x = cells.keys().map(|&(bx, _)| bx).max().unwrap_or(1);
     let last_y = cells.keys().map(|&(_, by)| by).max().unwrap_or(1);

@@ -5,7 +5,7 @@ use super::tasks::Answers;
 use comfy_table::LineStyle;
 use comfy_table::{CellAlignment, ContentArrangement, Table, TableStyle};
 use std::fmt::Write;
-use tokenrouter_dtmc::{Answer, Candidate, Certificate, Departure, Model, QuantumStudy, Spread, TableRow};
+use tokenrouter_dtmc::{Certificate, ClosedSystem, Departure, Prediction, QuantumStudy, Spread, TableRow};
 
 /// Widest bar, in characters.
 const BAR: usize = 20;
@@ -19,7 +19,7 @@ pub(super) fn render(args: &OptimizeArgs, answers: &Answers) -> String {
         sections.push(uncertainty(args, spreads));
     }
     if let Some(certificate) = &answers.certificate {
-        sections.push(certificate_text(&answers.model, certificate, answers.best()));
+        sections.push(certificate_text(&answers.system, certificate, answers.best()));
     }
     if let Some(study) = &answers.study {
         sections.push(study_text(study));
@@ -75,10 +75,10 @@ fn headline(answers: &Answers) -> String {
     text
 }
 
-fn throughput(candidate: &Candidate) -> String {
-    match &candidate.answer {
-        Answer::Exact(_) => format!("{:.4}", candidate.throughput_tok_s()),
-        Answer::Simulated(_) => format!("{:.2} ± {:.2}", candidate.throughput_tok_s(), candidate.half_width()),
+fn throughput(candidate: &Prediction) -> String {
+    match candidate.solution() {
+        Some(_) => format!("{:.4}", candidate.throughput_tok_s()),
+        None => format!("{:.2} ± {:.2}", candidate.throughput_tok_s(), candidate.half_width()),
     }
 }
 
@@ -89,7 +89,7 @@ fn bar(share: f64) -> String {
 }
 
 /// Throughput over the last threshold, the others at their best, from 1 upwards.
-fn sparkline(candidates: &[Candidate]) -> Option<String> {
+fn sparkline(candidates: &[Prediction]) -> Option<String> {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let last = candidates.first()?.thresholds().as_slice().len() - 1;
     let mut best: Vec<f64> = Vec::new();
@@ -131,9 +131,9 @@ fn candidates(args: &OptimizeArgs, answers: &Answers) -> String {
     let mut table = new_table(&["thresholds", "tok/s", "vs best", "", "ms/token", "longest wait ms", "states", "by"]);
     for candidate in answers.candidates.iter().take(args.top.max(1)) {
         let share = candidate.throughput_tok_s() / top;
-        let (states, by) = match &candidate.answer {
-            Answer::Exact(solution) => (solution.states.to_string(), "exact"),
-            Answer::Simulated(_) => ("-".to_owned(), "simulation"),
+        let (states, by) = match candidate.solution() {
+            Some(solution) => (solution.states.to_string(), "exact"),
+            None => ("-".to_owned(), "simulation"),
         };
         table.add_row([
             candidate.thresholds().to_string(),
@@ -155,7 +155,7 @@ fn candidates(args: &OptimizeArgs, answers: &Answers) -> String {
     finish(table, &[0, 3, 7]) + more.as_str()
 }
 
-fn models(best: &Candidate) -> String {
+fn models(best: &Prediction) -> String {
     let mut table = new_table(&[
         "model",
         "utilisation",
@@ -203,7 +203,7 @@ fn uncertainty(args: &OptimizeArgs, spreads: &[Spread]) -> String {
     title + finish(table, &[0, 5]).as_str()
 }
 
-fn certificate_text(model: &Model, certificate: &Certificate, best: &Candidate) -> String {
+fn certificate_text(system: &ClosedSystem, certificate: &Certificate, best: &Prediction) -> String {
     let mut text = format!(
         "best launch policy of any kind: {:.4} tok/s (no policy above {:.4}); {} is {:.2} % below\n\
          {} decision states, {} actions, {} rounds; it departs from the thresholds in {:.2} % of decisions\n",
@@ -224,7 +224,7 @@ fn certificate_text(model: &Model, certificate: &Certificate, best: &Candidate) 
         table.add_row([
             format!("{:.2} %", 100.0 * departure.share),
             format!("{:?}", departure.state.waiting),
-            running(model, departure),
+            running(system, departure),
             decision(&departure.thresholds_launch),
             decision(&departure.policy_launches),
         ]);
@@ -233,16 +233,16 @@ fn certificate_text(model: &Model, certificate: &Certificate, best: &Candidate) 
     text
 }
 
-fn running(model: &Model, departure: &Departure) -> String {
+fn running(system: &ClosedSystem, departure: &Departure) -> String {
     let view = &departure.state;
-    let parts: Vec<String> = (0..model.models())
+    let parts: Vec<String> = (0..system.models())
         .filter(|&index| view.remaining[index] > 0)
         .map(|index| {
-            let size: u32 = (0..model.routing_states())
-                .filter(|&s| model.state_models()[s] == index)
+            let size: u32 = (0..system.routing_states())
+                .filter(|&s| system.state_models()[s] == index)
                 .map(|s| view.running[s])
                 .sum();
-            format!("model {index}: {size}, {:.1}", f64::from(view.remaining[index]) * model.quantum_ms())
+            format!("model {index}: {size}, {:.1}", f64::from(view.remaining[index]) * system.quantum_ms())
         })
         .collect();
     if parts.is_empty() { "nothing".to_owned() } else { parts.join("; ") }

@@ -6,9 +6,9 @@ use super::input::Inputs;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use tokenrouter_dtmc::{
-    Answer, Candidate, Certificate, Chain, Coarse, Evaluation, Model, QuantumStudy, SearchOptions, SearchResult,
-    Spread, Strategy, TableRow, Thresholds, Uncertainty, best_within_time_per_token, certify, evaluate,
-    optimize_with_progress, propagate, quantum_study, solve, threshold_table_rows,
+    Certificate, Chain, ClosedSystem, Coarse, Limits, Prediction, QuantumStudy, SearchOptions, SearchResult, Spread,
+    Strategy, TableRow, Thresholds, Uncertainty, best_within_time_per_token, certify, optimize_with_progress,
+    propagate, quantum_study, solve, threshold_table_rows,
 };
 
 /// Largest relative error for which a coarser quantum answers instead of the simulator.
@@ -18,7 +18,7 @@ const HALVINGS: usize = 12;
 /// Most near-ties whose uncertainty is compared.
 const COMPARED: usize = 12;
 
-/// A request that contradicts itself or the model.
+/// A request that contradicts itself or the system.
 #[derive(Debug)]
 pub(super) struct BadRequest(pub(super) String);
 
@@ -32,10 +32,10 @@ impl std::error::Error for BadRequest {}
 
 /// Everything that is printed.
 pub(super) struct Answers {
-    pub(super) model: Model,
+    pub(super) system: ClosedSystem,
     pub(super) notes: Vec<String>,
     /// Best first; a single one when a vector was given.
-    pub(super) candidates: Vec<Candidate>,
+    pub(super) candidates: Vec<Prediction>,
     pub(super) search: Option<SearchResult>,
     pub(super) coarse: Option<Coarse>,
     pub(super) table: Option<Vec<TableRow>>,
@@ -48,24 +48,24 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    pub(super) fn best(&self) -> &Candidate {
+    pub(super) fn best(&self) -> &Prediction {
         &self.candidates[0]
     }
 }
 
 pub(super) fn run(args: &OptimizeArgs, inputs: Inputs) -> anyhow::Result<Answers> {
-    let Inputs { model, thresholds, search: options, mut notes } = inputs;
-    check_plot(args, &model, thresholds.is_some())?;
+    let Inputs { system, thresholds, search: options, mut notes } = inputs;
+    check_plot(args, &system, thresholds.is_some())?;
     let (mut search, mut coarse) = (None, None);
     let candidates = match &thresholds {
         Some(thresholds) => {
-            let (candidate, from) = one(args, &model, thresholds, &options, &mut notes)?;
+            let (candidate, from) = one(args, &system, thresholds, &options, &mut notes)?;
             coarse = from;
             vec![candidate]
         }
         None => {
             let bar = Bar::new("thresholds");
-            let mut found = optimize_with_progress(&model, &options, &|done, total| bar.set(done, total))?;
+            let mut found = optimize_with_progress(&system, &options, &|done, total| bar.set(done, total))?;
             if !found.exhaustive {
                 notes.push(format!(
                     "{} of {} feasible vectors were looked at: this is a search and can miss the best",
@@ -85,18 +85,18 @@ pub(super) fn run(args: &OptimizeArgs, inputs: Inputs) -> anyhow::Result<Answers
         }
     };
     let best = candidates[0].thresholds().clone();
-    let spreads = spreads(args, &model, search.as_ref(), &candidates, &options)?;
-    let (table, within_latency) = table(args, &model, &options)?;
-    let certificate = if args.certify { Some(certify(&model, &best, &options.solve)?) } else { None };
+    let spreads = spreads(args, &system, search.as_ref(), &candidates, &options)?;
+    let (table, within_latency) = table(args, &system, &options)?;
+    let certificate = if args.certify { Some(certify(&system, &best, &options.limits.solve)?) } else { None };
     let study = match args.delta_study {
-        Some(tolerance) => Some(quantum_study(&model, &best, tolerance, HALVINGS, &options.solve)?),
+        Some(tolerance) => Some(quantum_study(&system, &best, tolerance, HALVINGS, &options.limits.solve)?),
         None => None,
     };
-    let card = if args.explain { Some(card(&model, &best, &options.solve)?) } else { None };
-    let chain = if args.export.is_some() { Some(Chain::build(&model, &best, &options.solve)?) } else { None };
-    notes.extend(model.notes().iter().cloned());
+    let card = if args.explain { Some(card(&system, &best, &options.limits.solve)?) } else { None };
+    let chain = if args.export.is_some() { Some(Chain::build(&system, &best, &options.limits.solve)?) } else { None };
+    notes.extend(system.notes().iter().cloned());
     Ok(Answers {
-        model,
+        system,
         notes,
         candidates,
         search,
@@ -111,12 +111,12 @@ pub(super) fn run(args: &OptimizeArgs, inputs: Inputs) -> anyhow::Result<Answers
     })
 }
 
-fn check_plot(args: &OptimizeArgs, model: &Model, single: bool) -> anyhow::Result<()> {
+fn check_plot(args: &OptimizeArgs, system: &ClosedSystem, single: bool) -> anyhow::Result<()> {
     if args.plot.is_some() && single {
         return Err(BadRequest("`--plot` draws a search; leave out `--thresholds`".to_owned()).into());
     }
-    if args.plot_over.len() > 2 || args.plot_over.iter().any(|&index| index >= model.models()) {
-        let last = model.models() - 1;
+    if args.plot_over.len() > 2 || args.plot_over.iter().any(|&index| index >= system.models()) {
+        let last = system.models() - 1;
         return Err(BadRequest(format!("`--plot-over` takes one or two models from 0 to {last}")).into());
     }
     Ok(())
@@ -125,27 +125,26 @@ fn check_plot(args: &OptimizeArgs, model: &Model, single: bool) -> anyhow::Resul
 /// One vector by the surest affordable way, with a note when that is not the exact chain.
 fn one(
     args: &OptimizeArgs,
-    model: &Model,
+    system: &ClosedSystem,
     thresholds: &Thresholds,
     options: &SearchOptions,
     notes: &mut Vec<String>,
-) -> anyhow::Result<(Candidate, Option<Coarse>)> {
+) -> anyhow::Result<(Prediction, Option<Coarse>)> {
     if args.exact {
-        return Ok((solve(model, thresholds, &options.solve)?.into(), None));
+        return Ok((solve(system, thresholds, &options.limits.solve)?.into(), None));
     }
-    match evaluate(model, thresholds, COARSE_TOLERANCE, &options.solve, &options.simulation)? {
-        Evaluation::Direct(answer) => {
-            if let Answer::Simulated(simulation) = &answer {
-                notes.push(format!(
-                    "the exact chain is too large, so the simulator answered ({} request steps, {} % confidence); `--exact` refuses \
-                     with the size instead",
-                    simulation.steps,
-                    100.0 * simulation.confidence
-                ));
-            }
-            Ok((Candidate { answer }, None))
+    let limits = Limits { coarse_tolerance: COARSE_TOLERANCE, ..options.limits.clone() };
+    match system.predict(thresholds, &limits)? {
+        Prediction::Simulated(simulation) => {
+            notes.push(format!(
+                "the exact chain is too large, so the simulator answered ({} request steps, {} % confidence); `--exact` refuses \
+                 with the size instead",
+                simulation.steps,
+                100.0 * simulation.confidence
+            ));
+            Ok((simulation.into(), None))
         }
-        Evaluation::Coarse(coarse) => {
+        Prediction::Coarse(coarse) => {
             notes.push(format!(
                 "the exact chain is too large, so the chain with a quantum of {:.4} ms answered; estimated error {:.3} %",
                 coarse.quantum_ms,
@@ -153,23 +152,24 @@ fn one(
             ));
             Ok((coarse.solution.clone().into(), Some(coarse)))
         }
+        Prediction::Exact(solution) => Ok((solution.into(), None)),
     }
 }
 
 fn spreads(
     args: &OptimizeArgs,
-    model: &Model,
+    system: &ClosedSystem,
     search: Option<&SearchResult>,
-    candidates: &[Candidate],
+    candidates: &[Prediction],
     options: &SearchOptions,
 ) -> anyhow::Result<Option<Vec<Spread>>> {
     if args.latency_error.is_empty() && args.routing_samples.is_empty() {
         return Ok(None);
     }
     let latency_relative_error =
-        if args.latency_error.is_empty() { vec![0.0; model.models()] } else { args.latency_error.clone() };
+        if args.latency_error.is_empty() { vec![0.0; system.models()] } else { args.latency_error.clone() };
     let routing_samples = if args.routing_samples.is_empty() {
-        vec![None; model.routing_states()]
+        vec![None; system.routing_states()]
     } else {
         args.routing_samples.iter().copied().map(Some).collect()
     };
@@ -184,20 +184,20 @@ fn spreads(
     let compared = search.map_or(1, |found| found.near_ties.max(5)).min(COMPARED).min(candidates.len());
     let vectors: Vec<Thresholds> =
         candidates[..compared].iter().map(|candidate| candidate.thresholds().clone()).collect();
-    Ok(Some(propagate(model, &vectors, &uncertainty, &options.solve)?))
+    Ok(Some(propagate(system, &vectors, &uncertainty, &options.limits.solve)?))
 }
 
 /// The table for every active count, and its best row within a latency bound.
 fn table(
     args: &OptimizeArgs,
-    model: &Model,
+    system: &ClosedSystem,
     options: &SearchOptions,
 ) -> anyhow::Result<(Option<Vec<TableRow>>, Option<TableRow>)> {
     if !args.table && args.max_time_per_token_ms.is_none() {
         return Ok((None, None));
     }
     let bar = Bar::new("active counts");
-    let rows = threshold_table_rows(model, options, &|done, total| bar.set(done, total))?;
+    let rows = threshold_table_rows(system, options, &|done, total| bar.set(done, total))?;
     let within = match args.max_time_per_token_ms {
         Some(bound) => Some(best_within_time_per_token(&rows, bound)?.clone()),
         None => None,

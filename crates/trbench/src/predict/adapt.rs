@@ -19,7 +19,7 @@ use tokenrouter_engine::routing::{BatchView, Candidate, Decision, RoutingPolicy,
 use tokenrouter_engine::{Config, Engine};
 
 use super::calibrate::window;
-use super::{Inputs, steady};
+use super::{known_system, steady};
 use crate::cli::usage;
 use crate::report::{Format, plain_table};
 
@@ -174,8 +174,9 @@ fn best(args: &AdaptArgs, config: &Config, probability: f64) -> anyhow::Result<(
     let mut config = config.clone();
     config.routing = RoutingConfig::new("random", json!({"semantics": "borrow", "probability": probability}));
     let requests = config.system.max_active;
-    let model = Inputs::known(&config).context("emulated models are known")?.model(requests)?;
-    let best = optimize(&model, &SearchOptions::default())?.best.thresholds().as_slice().to_vec();
+    let system = known_system(&config, requests).context("emulated models are known")?;
+    let best =
+        optimize(&system.closed(requests as u32)?, &SearchOptions::default())?.best.thresholds().as_slice().to_vec();
     let window = window(args.seconds / 2.0, TOKENS, args.seed);
     let measured = steady::real(&steady::at(&config, requests, &best), requests, &window)?;
     Ok((best, measured.tok_s))

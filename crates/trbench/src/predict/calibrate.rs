@@ -11,7 +11,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use tokenrouter_engine::Config;
-use tokenrouter_engine::adaptation::interpolate;
+use tokenrouter_engine::adaptation::{StepTime, interpolate};
+use tokenrouter_engine::config::Document;
 use tokenrouter_engine::scheduler::ModelStats;
 
 use super::calibration::{Calibration, ModelCalibration};
@@ -70,16 +71,11 @@ pub fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures the system of a configuration's text at one concurrency: enough for the thresholds at that concurrency.
-pub(crate) fn calibrate_text(
-    text: &str,
-    origin: &str,
-    concurrency: usize,
-    seconds: f64,
-) -> anyhow::Result<Calibration> {
-    let config = Config::from_yaml(text, std::path::Path::new(origin))?;
+/// Measures the system of a configuration at one concurrency: enough for the thresholds at that concurrency.
+pub(crate) fn calibrate_document(document: &Document, concurrency: usize, seconds: f64) -> anyhow::Result<Calibration> {
+    let config = Config::from_document(document)?;
     crate::fetch::ensure_sources(&config)?;
-    measure(&config, origin, &[1, concurrency], &window(seconds, 256, 0))
+    measure(&config, &document.origin().path().display().to_string(), &[1, concurrency], &window(seconds, 256, 0))
 }
 
 /// Checks flags that `calibrate` and `validate` share.
@@ -190,9 +186,12 @@ pub(super) fn of_counters(
 
 fn model(name: &str, stats: &ModelStats, largest: usize) -> anyhow::Result<ModelCalibration> {
     let scheduling_ms = stats.scheduling.as_secs_f64() * 1e3 / stats.steps.max(1) as f64;
-    let seen: Vec<(usize, f64, f64)> = (stats.step_time_by_batch.iter().enumerate())
+    let seen: Vec<StepTime> = (stats.step_time_by_batch.iter().enumerate())
         .filter(|(batch, (count, _))| *batch > 0 && *count > 0)
-        .map(|(batch, (count, time))| (batch, time.as_secs_f64() * 1e3 / *count as f64, *count as f64))
+        .map(|(batch, (count, time))| {
+            let steps = *count as f64;
+            StepTime { batch, mean_ms: time.as_secs_f64() * 1e3 / steps, steps }
+        })
         .collect();
     let latency_ms: Option<_> = (1..=largest).map(|batch| Some(interpolate(&seen, batch)? + scheduling_ms)).collect();
     let latency_ms = latency_ms.with_context(|| format!("model `{name}` made no decode step: measure longer"))?;

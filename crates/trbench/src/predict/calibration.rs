@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use tokenrouter_dtmc::{DEFAULT_QUANTUM_MS, Latency, System};
 use tokenrouter_engine::Config;
+use tokenrouter_engine::adaptation::latency;
 use tokenrouter_engine::config::{LatencyProfile, ProfileConfig, ThresholdConfig};
 
-use super::{DEFAULT_QUANTUM_MS, Inputs};
 use crate::cli::usage;
 use crate::stats::GeometricTest;
 
@@ -88,14 +89,20 @@ impl Calibration {
         Ok(())
     }
 
-    /// What the throughput model is given.
-    pub fn inputs(&self, quantum_ms: f64) -> Inputs {
-        Inputs {
-            latencies: self.models.iter().map(|model| LatencyProfile::Table(model.latency_ms.clone())).collect(),
-            routing: self.routing.clone(),
-            commit: self.commit.clone(),
-            quantum_ms,
-        }
+    /// The system as measured: step times end at the largest batch that was seen or interpolated.
+    pub fn system(&self) -> System {
+        let latencies = self.models.iter().map(|model| Latency::by_batch(model.latency_ms.iter().copied()));
+        System { commits: Some(self.commit.clone()), ..System::new(latencies, self.routing.clone()) }
+    }
+
+    /// The same with step times continued along their last two up to `largest_batch`, as a configuration's would be.
+    pub fn continued_system(&self, largest_batch: usize) -> System {
+        let latencies_ms = self.profiles().iter().map(|profile| latency(profile, largest_batch)).collect();
+        System { latencies_ms, ..self.system() }
+    }
+
+    fn profiles(&self) -> Vec<LatencyProfile> {
+        self.models.iter().map(|model| LatencyProfile::Table(model.latency_ms.clone())).collect()
     }
 
     /// Thresholds of a configuration are computed from this, for every number of active requests.
@@ -109,12 +116,11 @@ impl Calibration {
                 names.join(", ")
             )));
         }
-        let Inputs { latencies, routing, commit, quantum_ms } = self.inputs(DEFAULT_QUANTUM_MS);
         config.batching.profile = Some(ProfileConfig {
-            latencies_ms: Some(latencies),
-            routing: Some(routing),
-            commit: Some(commit),
-            quantum_ms,
+            latencies_ms: Some(self.profiles()),
+            routing: Some(self.routing.clone()),
+            commit: Some(self.commit.clone()),
+            quantum_ms: DEFAULT_QUANTUM_MS,
         });
         config.batching.thresholds = ThresholdConfig::Auto;
         Ok(())

@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
+use tokenrouter_dtmc::{DEFAULT_QUANTUM_MS, System};
 use tokenrouter_engine::Config;
 
-use super::Inputs;
 use super::calibrate::{check_load, measure, of_counters, window};
 use super::calibration::Calibration;
 use super::steady::{self, Steady, Window};
+use super::{known_system, prediction};
 use crate::cli::usage;
 use crate::report::{Format, plain_table};
 use crate::results::write_file;
@@ -144,7 +145,7 @@ impl Default for ValidationTask {
             max_tokens: None,
             calibration: None,
             virtual_time: false,
-            quantum_ms: super::DEFAULT_QUANTUM_MS,
+            quantum_ms: DEFAULT_QUANTUM_MS,
             seed: 0,
         }
     }
@@ -170,6 +171,12 @@ pub fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// One point of the grid.
+struct Load {
+    requests: usize,
+    thresholds: Vec<u32>,
+}
+
 impl ValidationTask {
     /// Measures the grid.
     pub fn run(&self) -> anyhow::Result<Validation> {
@@ -184,11 +191,11 @@ impl ValidationTask {
         crate::fetch::ensure_sources(&config)?;
         let max_tokens = self.max_tokens.unwrap_or(if config.is_emulated() { 100_000 } else { 256 });
         let window = window(self.seconds, max_tokens, self.seed);
-        let inputs = self.inputs(&config, &window)?;
+        let system = self.system(&config, &window)?;
         let mut points = Vec::new();
         for requests in &self.concurrency {
             for thresholds in grid(config.models.len(), *requests) {
-                points.push(self.point(&config, &inputs, (*requests, thresholds), &window)?);
+                points.push(self.point(&config, &system, Load { requests: *requests, thresholds }, &window)?);
             }
         }
         let [(median_error, max_error), (in_run_median_error, in_run_max_error)] =
@@ -208,12 +215,12 @@ impl ValidationTask {
     fn point(
         &self,
         config: &Config,
-        inputs: &Inputs,
-        (requests, thresholds): (usize, Vec<u32>),
+        system: &System,
+        Load { requests, thresholds }: Load,
         window: &Window,
     ) -> anyhow::Result<Point> {
         let bar = spinner(&format!("{requests} requests, thresholds {thresholds:?}"));
-        let predicted = inputs.throughput(requests, &thresholds)?;
+        let predicted = prediction(system, requests, &thresholds)?.throughput_tok_s();
         let Steady { tok_s, interval, models } = if self.virtual_time {
             // As many tokens as the prediction says will take the time.
             let tokens = (predicted * self.seconds * 1.2 / requests as f64).ceil() as usize;
@@ -223,21 +230,24 @@ impl ValidationTask {
             steady::real(&steady::at(config, requests, &thresholds), requests, window)?
         };
         bar.finish_and_clear();
-        let in_run = of_counters(config, "this run", &[requests], &models)?.inputs(self.quantum_ms);
-        let in_run_tok_s = in_run.throughput(requests, &thresholds)?;
+        let in_run = of_counters(config, "this run", &[requests], &models)?.system();
+        let in_run = System { quantum_ms: self.quantum_ms, ..in_run };
+        let in_run_tok_s = prediction(&in_run, requests, &thresholds)?.throughput_tok_s();
         let (predicted_tok_s, measured_tok_s) = (predicted, tok_s);
         Ok(Point { n: requests, thresholds, predicted_tok_s, in_run_tok_s, measured_tok_s, ci: interval })
     }
 
-    fn inputs(&self, config: &Config, window: &Window) -> anyhow::Result<Inputs> {
-        if let Some(path) = &self.calibration {
-            return Ok(Calibration::read(path)?.inputs(self.quantum_ms));
-        }
-        if let Some(known) = Inputs::known(config) {
-            return Ok(Inputs { quantum_ms: self.quantum_ms, ..known });
-        }
-        let calibration = measure(config, &self.config.display().to_string(), &self.concurrency, window)?;
-        Ok(calibration.inputs(self.quantum_ms))
+    /// The system to predict, for batches of up to the most requests.
+    fn system(&self, config: &Config, window: &Window) -> anyhow::Result<System> {
+        let largest = self.concurrency.iter().copied().max().unwrap_or(1);
+        let system = if let Some(path) = &self.calibration {
+            Calibration::read(path)?.continued_system(largest)
+        } else if let Some(known) = known_system(config, largest) {
+            known
+        } else {
+            measure(config, &self.config.display().to_string(), &self.concurrency, window)?.system()
+        };
+        Ok(System { quantum_ms: self.quantum_ms, ..system })
     }
 }
 

@@ -203,7 +203,7 @@ async fn ask_engine(
                 let tokens = stats.tokens();
                 reply.llm_ratio = (tokens > 0).then(|| (tokens - entry) as f64 / tokens as f64);
                 reply.handoffs = Some(stats.handoffs);
-                reply.admission_wait = Some(stats.admission_wait);
+                reply.admission_wait = Some(stats.buffer_wait);
                 reply.finish_reason = reason.as_str().to_owned();
                 if let FinishReason::Error(message) = reason {
                     reply.error = Some(message);

@@ -7,7 +7,6 @@ mod completion;
 mod http;
 mod judge;
 mod load;
-mod overrides;
 mod profile;
 mod progress;
 mod record;
@@ -19,9 +18,10 @@ mod workload;
 
 use std::collections::HashMap;
 use std::io::IsTerminal as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use tokenrouter_engine::config::Document;
 use tokenrouter_engine::routing::replay::Replay;
 use tokenrouter_engine::{Config, StepRecord};
 
@@ -72,25 +72,20 @@ pub(crate) fn measure(args: &RunArgs) -> anyhow::Result<Vec<Summary>> {
     Ok(summaries)
 }
 
-/// Where the configuration comes from, and its text with the keys of `--set`.
-pub(crate) fn config_text(args: &RunArgs) -> anyhow::Result<(String, String)> {
-    let (origin, text) = match &args.config {
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| usage(format!("cannot read configuration `{}`: {error}", path.display())))?;
-            (path.display().to_string(), text)
-        }
-        None => (DEFAULT_CONFIG.0.to_owned(), DEFAULT_CONFIG.1.to_owned()),
+/// The configuration with the keys of `--set`.
+pub(crate) fn config_document(args: &RunArgs) -> anyhow::Result<Document> {
+    let document = match &args.config {
+        Some(path) => Document::from_file(path)?,
+        None => Document::built_in(DEFAULT_CONFIG.0, DEFAULT_CONFIG.1)?,
     };
-    let text = overrides::apply(&text, &origin, &args.set)?;
-    Ok((origin, text))
+    Ok(document.set(&args.set)?)
 }
 
 /// Measures all cells; returns what was measured, where it is, and whether it was interrupted.
 fn execute(args: &RunArgs) -> anyhow::Result<(Vec<Summary>, PathBuf, bool)> {
-    let (origin, text) = config_text(args)?;
+    let document = config_document(args)?;
     args.check()?;
-    let cells = plan(args, &origin, &text)?;
+    let cells = plan(args, &document)?;
     let (dataset_name, items) = workload::items(args)?;
     let replay = replay(args, &cells, items.len() * args.repeats)?;
     let root = match &args.resume {
@@ -102,7 +97,8 @@ fn execute(args: &RunArgs) -> anyhow::Result<(Vec<Summary>, PathBuf, bool)> {
     if let Some(config) = cells.iter().find_map(|cell| cell.config.as_ref()).filter(|_| args.endpoint.is_empty()) {
         fetch::ensure_sources(config)?;
     }
-    let manifest = Manifest::collect(args, &origin, &text, &dataset_name, &items);
+    let origin = document.origin().path().display().to_string();
+    let manifest = Manifest::collect(args, &origin, &document.text(), &dataset_name, &items);
     let run = Run { args, items: &items, manifest: &manifest, replay: replay.as_ref() };
     let mut summaries = Vec::new();
     let mut interrupted = false;
@@ -118,11 +114,11 @@ fn execute(args: &RunArgs) -> anyhow::Result<(Vec<Summary>, PathBuf, bool)> {
     Ok((summaries, root, interrupted))
 }
 
-fn plan(args: &RunArgs, origin: &str, text: &str) -> anyhow::Result<Vec<Cell>> {
+fn plan(args: &RunArgs, document: &Document) -> anyhow::Result<Vec<Cell>> {
     let mut cells = Vec::new();
     let pace = args.rate.map(|rate| format!("-r{rate}")).unwrap_or_default();
     if !args.endpoint.is_empty() {
-        let config = if args.hops() { Some(Config::from_yaml(text, Path::new(origin))?) } else { None };
+        let config = if args.hops() { Some(Config::from_document(document)?) } else { None };
         let name = if args.hops() { "standard-endpoints" } else { "endpoint" };
         cells.extend(args.concurrency.iter().map(|concurrency| Cell {
             label: format!("{name}-c{concurrency}{pace}"),
@@ -131,7 +127,7 @@ fn plan(args: &RunArgs, origin: &str, text: &str) -> anyhow::Result<Vec<Cell>> {
         }));
         return Ok(cells);
     }
-    let mut config = Config::from_yaml(text, Path::new(origin))?;
+    let mut config = Config::from_document(document)?;
     crate::gpu::place(&mut config, args.device)?;
     if let Some(path) = &args.calibration {
         crate::predict::Calibration::read(path)?.apply(&mut config)?;
@@ -139,7 +135,9 @@ fn plan(args: &RunArgs, origin: &str, text: &str) -> anyhow::Result<Vec<Cell>> {
     for system in &args.system {
         for concurrency in &args.concurrency {
             let label = format!("{}-c{concurrency}{pace}", system.to_string().replace(':', "-"));
-            let config = Some(system.apply(&config, *concurrency).map_err(|why| usage(format!("{origin}: {why}")))?);
+            let config = Some(
+                system.apply(&config, *concurrency).map_err(|why| usage(format!("{}: {why}", document.origin())))?,
+            );
             cells.push(Cell { label, concurrency: *concurrency, config });
         }
     }

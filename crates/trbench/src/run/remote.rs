@@ -27,7 +27,7 @@ use crate::cli::usage;
 /// Methods whose signals servers return.
 const METHODS: [&str; 3] = ["random", "entropy", "rstitch"];
 /// Completions without a committed token after which a request is given up.
-const MAX_FRUITLESS: usize = 32;
+const MAX_STEPS_WITHOUT_COMMIT: usize = 32;
 
 /// Servers of single models, and who decides between them.
 pub(super) struct Remote {
@@ -145,8 +145,11 @@ impl Remote {
             end = self.take(&mut journey, &answer, &visit, reply);
             handoffs += u64::from(journey.at != from);
             journey.fruitless = if journey.position > before { 0 } else { journey.fruitless + 1 };
-            if journey.fruitless > MAX_FRUITLESS {
-                bail!("{MAX_FRUITLESS} completions in a row without a token at position {}", journey.position);
+            if journey.fruitless > MAX_STEPS_WITHOUT_COMMIT {
+                bail!(
+                    "{MAX_STEPS_WITHOUT_COMMIT} completions in a row without a token at position {}",
+                    journey.position
+                );
             }
         }
         reply.finish_reason = end.unwrap_or_default().to_owned();

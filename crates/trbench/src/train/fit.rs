@@ -121,7 +121,7 @@ pub(super) fn train(
 
 #[cfg(test)]
 mod tests {
-    use tokenrouter_engine::routing::heads::HeadKind;
+    use tokenrouter_engine::heads::HeadKind;
 
     use super::*;
     use crate::train::net::{Scales, Size};

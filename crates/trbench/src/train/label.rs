@@ -138,16 +138,16 @@ pub(super) fn label(
 mod tests {
     use std::sync::Arc;
 
+    use tokenrouter_core::step::Batch;
     use tokenrouter_engine::config::{ModelConfig, WeightDtype};
     use tokenrouter_engine::model::ModelFiles;
     use tokenrouter_engine::routing::SignalNeeds;
     use tokenrouter_engine::runner::{CandleRunner, ModelRunner, RunnerOptions, StepOutput};
-    use tokenrouter_engine::scheduler::Batch;
     use tokenrouter_engine::{Request, RequestId, SamplingParams};
 
     use super::*;
     use crate::offline::{Use, Writing};
-    use crate::tiny;
+    use tokenrouter_testing::tiny;
 
     fn files(seed: u64) -> ModelFiles {
         let dir = tempfile::tempdir().expect("a folder");

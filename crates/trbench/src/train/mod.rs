@@ -20,8 +20,8 @@ use serde::Serialize;
 use serde_json::json;
 use tokenrouter_engine::Config;
 use tokenrouter_engine::config::ModelConfig;
+use tokenrouter_engine::heads::{About, Head, HeadFile, HeadKind, R2rInputs};
 use tokenrouter_engine::model::ModelFiles;
-use tokenrouter_engine::routing::heads::{About, Head, HeadFile, HeadKind, R2rInputs};
 
 use self::fit::{History, Labelled, Training, train};
 use self::label::{Neutral, Samples, label};

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use candle_core::{Device, Result, Tensor, Var};
+use tokenrouter_engine::heads::{HeadKind, HeadTensor};
 use tokenrouter_engine::keyed::{Purpose, draw_unit};
-use tokenrouter_engine::routing::heads::{HeadKind, HeadTensor};
 
 use super::label::Samples;
 
@@ -273,7 +273,7 @@ impl Net {
 
 #[cfg(test)]
 mod tests {
-    use tokenrouter_engine::routing::heads::{About, Head, HeadFile, R2rInputs};
+    use tokenrouter_engine::heads::{About, Head, HeadFile, R2rInputs};
 
     use super::*;
     use crate::train::testing::separable;

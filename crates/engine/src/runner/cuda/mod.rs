@@ -9,17 +9,18 @@ mod ranks;
 
 use std::time::Instant;
 
-use tokenrouter_kernels::SignalSet;
 use tokenrouter_kernels::cuda::{CudaHead, CudaLimits, CudaNeeds, CudaOutput, Device, GraphCounts, MAX_TOP};
+use tokenrouter_kernels::{Error, SignalSet};
 
 use super::native::kv_dtype;
 use super::sampler::{Candidates, Sampler};
-use super::{ModelRunner, RunnerError, RunnerOptions, Softmax, StepOutput};
+use super::{ModelRunner, RunnerError, RunnerOptions, Softmax, StepOutput, row_inputs};
 use crate::config::WeightDtype;
+use crate::heads::{Head, LoadedHead};
 use crate::model::{Arch, LinearPatches, ModelError, Weights};
-use crate::routing::SignalNeeds;
-use crate::scheduler::{Batch, Row};
 use ranks::Ranks;
+use tokenrouter_core::routing::SignalNeeds;
+use tokenrouter_core::step::{Batch, BatchRow};
 
 /// The most that a runner has to work on in a step, and which steps it captures.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,7 +55,7 @@ impl CudaRunner {
         (devices, shapes): (&[Device], &CudaShapes),
     ) -> Result<Self, ModelError> {
         let path = weights.path();
-        let failed = |error: tokenrouter_kernels::Error| ModelError::invalid(path, error.to_string());
+        let failed = |error: Error| ModelError::invalid(path, error.to_string());
         let needs = options.needs;
         if needs.top_logits > MAX_TOP {
             let message =
@@ -62,7 +63,8 @@ impl CudaRunner {
             return Err(ModelError::invalid(path, message));
         }
         load::check_ranks(arch, devices.len()).map_err(|message| ModelError::invalid(path, message))?;
-        let head = options.head.as_ref().map(|head| head.to_host()).transpose().map_err(failed)?;
+        let head = options.head.as_deref().and_then(LoadedHead::of).map(Head::to_host).transpose().map_err(failed)?;
+        let on_device = head.is_some();
         let limits = CudaLimits {
             tokens: shapes.tokens,
             rows: shapes.rows,
@@ -89,7 +91,7 @@ impl CudaRunner {
         Ok(Self {
             ranks,
             needs,
-            scores: options.head.is_some(),
+            scores: on_device,
             sampler: Sampler::new(options),
             step: CudaOutput::default(),
             logits: vec![0.0; arch.vocab],
@@ -102,13 +104,13 @@ impl CudaRunner {
     }
 
     /// Logits of a row of the last step that sampled.
-    pub fn logits(&mut self, row: usize) -> Result<&[f32], RunnerError> {
+    pub fn logits(&mut self, row: usize) -> Result<&[f32], Error> {
         self.ranks.first().logits(row, &mut self.logits)?;
         Ok(&self.logits)
     }
 
     /// Chooses the token of a row: the candidate, unless the request wants more than the largest logit.
-    fn choose(&mut self, index: usize, row: &Row, batch: &Batch, output: &mut StepOutput) -> Result<(), RunnerError> {
+    fn choose(&mut self, index: usize, row: &BatchRow, batch: &Batch, output: &mut StepOutput) -> Result<(), Error> {
         let (request, candidate) = (&row.request, self.step.candidates[index]);
         let params = &request.sampling;
         let greedy = (params.temperature <= 0.0 || params.top_k == 1)
@@ -126,13 +128,13 @@ impl CudaRunner {
         let candidates = Candidates { logits: &mut self.logits, argmax: Some(candidate), history: batch.history(row) };
         output.tokens.push(self.sampler.sample(candidates, request, row.position()));
         if let Some(raw) = raw {
-            output.note_logprobs(row, &self.sampler, &raw);
+            self.sampler.note_logprobs(row, &raw, output);
         }
         Ok(())
     }
 
     /// What the policy reads, from what returned with the step or by further copies.
-    fn signals(&mut self, output: &mut StepOutput) -> Result<(), RunnerError> {
+    fn signals(&mut self, output: &mut StepOutput) -> Result<(), Error> {
         let (step, first) = (&mut self.step, self.ranks.first());
         if self.needs.softmax {
             let signals = step.entropy.iter().zip(&step.log_sum_exp);
@@ -164,8 +166,14 @@ impl CudaRunner {
 
 impl ModelRunner for CudaRunner {
     fn forward(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), RunnerError> {
+        self.step(batch, output).map_err(RunnerError::new)
+    }
+}
+
+impl CudaRunner {
+    fn step(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), Error> {
         output.clear();
-        let rows = batch.inputs();
+        let rows = row_inputs(batch);
         let hits = self.graph_counts().hits;
         self.ranks.forward(&rows, batch.copies(), &mut self.step)?;
         output.graph = Some(self.graph_counts().hits > hits);

@@ -186,7 +186,8 @@ fn one(mut args: RunArgs, dir: &Path) -> anyhow::Result<Summary> {
 /// Measures the step times and matrices of a configuration once.
 fn calibration(args: &RunArgs, out: &Path, known: &mut HashMap<String, PathBuf>) -> anyhow::Result<PathBuf> {
     const SECONDS: f64 = 4.0;
-    let (origin, text) = run::config_text(args)?;
+    let document = run::config_document(args)?;
+    let text = document.text();
     let concurrency = args.concurrency[0];
     let digest = digest(&format!("{concurrency} {text}"));
     if let Some(path) = known.get(&digest) {
@@ -194,7 +195,7 @@ fn calibration(args: &RunArgs, out: &Path, known: &mut HashMap<String, PathBuf>)
     }
     let path = out.join("runs").join(format!("calibration-{digest}.json"));
     if !path.is_file() {
-        let calibration = predict::calibrate_text(&text, &origin, concurrency, SECONDS)?;
+        let calibration = predict::calibrate_document(&document, concurrency, SECONDS)?;
         results::write_file(&path, &serde_json::to_vec_pretty(&calibration)?)?;
     }
     known.insert(digest, path.clone());
