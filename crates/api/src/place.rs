@@ -1,4 +1,7 @@
 //! JSON values as a source for serde whose errors say where they are, what is there, and what is allowed.
+//!
+//! `serde_path_to_error` gives the place, but only the text of serde_json's error beside it; here the error keeps what was
+//! expected, and fields that are null count as absent.
 
 use std::fmt;
 
