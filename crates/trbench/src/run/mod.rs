@@ -4,6 +4,7 @@ mod args;
 mod arrivals;
 mod backend;
 mod completion;
+mod http;
 mod judge;
 mod load;
 mod profile;
