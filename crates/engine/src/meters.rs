@@ -61,17 +61,15 @@ impl Histogram {
         self.observe(time.as_secs_f64());
     }
 
-    /// Every bound with the number of values up to it, and the number of all values.
-    pub fn cumulative(&self) -> (Vec<(f64, u64)>, u64) {
-        let mut total = 0;
-        let mut counts = self.buckets.iter().map(|bucket| {
-            total += bucket.load(Relaxed);
-            total
-        });
-        let below = self.bounds.iter().copied().zip(counts.by_ref()).collect();
-        // The last bucket has no bound; what is above it makes up the rest.
-        let all = counts.last().unwrap_or_default();
-        (below, all)
+    /// Every bound with the number of values above the bound before and up to it; the last bound is infinite.
+    pub fn buckets(&self) -> Vec<(f64, u64)> {
+        let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
+        bounds.zip(self.buckets.iter().map(|bucket| bucket.load(Relaxed))).collect()
+    }
+
+    /// Number of all values.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.load(Relaxed)).sum()
     }
 
     /// Sum of all values.
@@ -213,7 +211,8 @@ mod tests {
         for value in [0.5, 1.0, 1.5, 2.0, 9.0] {
             histogram.observe(value);
         }
-        assert_eq!(histogram.cumulative(), (vec![(1.0, 2), (2.0, 4)], 5));
+        assert_eq!(histogram.buckets(), [(1.0, 2), (2.0, 2), (f64::INFINITY, 1)]);
+        assert_eq!(histogram.count(), 5);
         assert_eq!(histogram.sum(), 14.0);
     }
 }

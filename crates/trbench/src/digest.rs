@@ -15,7 +15,7 @@ pub(crate) fn sha256_hex(reader: &mut impl Read) -> std::io::Result<String> {
             n => hasher.update(&buffer[..n]),
         }
     }
-    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex::encode(hasher.finalize()))
 }
 
 /// SHA-256 of a text, in hexadecimal.

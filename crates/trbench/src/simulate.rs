@@ -53,12 +53,11 @@ struct Report {
     violation: Option<String>,
 }
 
-/// Seeds in which a promise was broken.
-#[derive(Debug)]
-struct Failing {
+/// Seeds that broke a promise.
+struct Failures {
     seeds: Vec<u64>,
-    /// The smallest scenario that was found for the first of them.
-    smallest: Option<Failure>,
+    /// The first one, made as small as it goes.
+    first: Option<Failure>,
 }
 
 /// Runs the scenarios; exit code 1 when a promise was broken.
@@ -72,16 +71,16 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
     bar.finish_and_clear();
     let seconds = start.elapsed().as_secs_f64();
     let seeds: Vec<u64> = failures.iter().map(|(seed, _)| *seed).collect();
-    let smallest = seeds.first().and_then(|seed| campaign::shrink(*seed, &options));
-    let failing = Failing { seeds, smallest };
+    let first = seeds.first().and_then(|seed| campaign::shrink(*seed, &options));
+    let failures = Failures { seeds, first };
     let mut out = std::io::stdout().lock();
     if args.json {
-        let report = report(args, &summary, failing, seconds);
+        let report = report(args, &summary, &failures, seconds);
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
     } else {
-        write_text(&mut out, &summary, &failing, seconds)?;
+        write_text(&mut out, &summary, &failures, seconds)?;
     }
-    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if failures.seeds.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn options(args: &SimulateArgs) -> anyhow::Result<Options> {
@@ -108,11 +107,11 @@ fn with_mutation(options: Options, name: Option<&str>) -> anyhow::Result<Options
     }
 }
 
-fn report(args: &SimulateArgs, summary: &Summary, failing: Failing, seconds: f64) -> Report {
+fn report(args: &SimulateArgs, summary: &Summary, failures: &Failures, seconds: f64) -> Report {
     Report {
         seeds: summary.seeds,
         first_seed: args.seed,
-        failing_seeds: failing.seeds,
+        failing_seeds: failures.seeds.clone(),
         events: summary.events,
         requests_completed: summary.completed,
         requests_cancelled: summary.cancelled,
@@ -123,15 +122,15 @@ fn report(args: &SimulateArgs, summary: &Summary, failing: Failing, seconds: f64
         messages_early: summary.early,
         peer_losses: summary.losses,
         seconds,
-        replay: failing.smallest.as_ref().map(Failure::replay),
-        violation: failing.smallest.map(|failure| failure.message),
+        replay: failures.first.as_ref().map(Failure::replay),
+        violation: failures.first.as_ref().map(|failure| failure.message.clone()),
     }
 }
 
 fn write_text(
     out: &mut impl std::io::Write,
     summary: &Summary,
-    failing: &Failing,
+    failures: &Failures,
     seconds: f64,
 ) -> std::io::Result<()> {
     let Summary { seeds, events, completed, cancelled, failed, tokens, .. } = summary;
@@ -143,11 +142,11 @@ fn write_text(
         out,
         "links: {repeated} messages repeated, {duplicates} duplicates, {early} early, {losses} losses of peers"
     )?;
-    let Some(failure) = &failing.smallest else {
+    let Some(failure) = &failures.first else {
         return writeln!(out, "all invariants held after every event");
     };
-    let (seeds, more) = (&failing.seeds, if failing.seeds.len() >= 8 { " and perhaps more" } else { "" });
-    writeln!(out, "\nBROKEN by seeds {seeds:?}{more}")?;
+    let seeds = &failures.seeds;
+    writeln!(out, "\nBROKEN by seeds {seeds:?}{}", if seeds.len() >= 8 { " and perhaps more" } else { "" })?;
     for line in &failure.trace {
         writeln!(out, "{line}")?;
     }

@@ -17,16 +17,19 @@ pub fn needed_for_percentile(q: f64) -> usize {
     ((1.0 - CONFIDENCE).ln() / q.ln()).ceil() as usize
 }
 
-/// Percentile `q` in (0, 1) by linear interpolation; `None` when the sample does not support it.
-pub fn percentile(values: &[f64], q: f64) -> Option<f64> {
-    if values.len() < needed_for_percentile(q) {
-        return None;
-    }
+/// Quantile `q` in [0, 1] of a sample in any order, by linear interpolation between neighbours: the seventh definition of
+/// Hyndman and Fan (1996), as in NumPy and R; statrs has the eighth. `None` when the sample is empty.
+pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
-    let at = q * (sorted.len() - 1) as f64;
+    let at = q * sorted.len().checked_sub(1)? as f64;
     let (low, high) = (at.floor() as usize, at.ceil() as usize);
     Some(sorted[low] + (sorted[high] - sorted[low]) * (at - low as f64))
+}
+
+/// [`quantile`] `q` in (0, 1) of a sample that supports it; else `None`.
+pub fn percentile(values: &[f64], q: f64) -> Option<f64> {
+    quantile(values, q).filter(|_| values.len() >= needed_for_percentile(q))
 }
 
 /// 95 % Wilson interval of a probability seen `hits` times in `of` independent trials; `None` without trials.
@@ -216,6 +219,16 @@ mod tests {
         assert!(geometric_test(&fixed).expect("a test").p_value < 1e-6);
         assert_eq!(geometric_test(&[0, 500]), None);
         assert_eq!(geometric_test(&[]), None);
+    }
+
+    #[test]
+    fn quantiles_interpolate() {
+        // As `numpy.quantile` gives them.
+        let values = [7.0, 1.0, 4.0, 2.0];
+        let got = [0.0, 0.25, 0.5, 0.9, 1.0].map(|q| quantile(&values, q).expect("values"));
+        assert!(got.iter().zip([1.0, 1.75, 3.0, 6.1, 7.0]).all(|(got, want)| (got - want).abs() < 1e-12), "{got:?}");
+        assert_eq!(quantile(&[3.0], 0.9), Some(3.0));
+        assert_eq!(quantile(&[], 0.5), None);
     }
 
     #[test]

@@ -326,7 +326,7 @@ fn files_below(dir: &Path) -> Vec<PathBuf> {
 fn fetched_files_are_verified_and_nothing_partial_stays() {
     let cache = tempfile::tempdir().expect("a folder");
     let body = std::fs::read(fixture("aime_list.zstd.parquet")).expect("the fixture");
-    let sha256: String = Sha256::digest(&body).iter().map(|byte| format!("{byte:02x}")).collect();
+    let sha256 = hex::encode(Sha256::digest(&body));
     let good = format!("{}/train.parquet", file_server(body.clone(), usize::MAX));
     let cut = format!("{}/train.parquet", file_server(body.clone(), 700));
     let zeros = "0".repeat(64);
@@ -361,7 +361,7 @@ fn fetched_files_are_verified_and_nothing_partial_stays() {
 fn hub_addresses_are_built_from_the_endpoint() {
     let cache = tempfile::tempdir().expect("a folder");
     let body = b"{\"problem\": \"A?\", \"answer\": 1}\n".to_vec();
-    let sha256: String = Sha256::digest(&body).iter().map(|byte| format!("{byte:02x}")).collect();
+    let sha256 = hex::encode(Sha256::digest(&body));
     let hub = file_server(body, usize::MAX);
     let url = "hf://datasets/owner/name@v1/data/train.jsonl";
     let mut command = trbench(&["datasets", "fetch", "aime", "--url", url, "--sha256", &sha256]);

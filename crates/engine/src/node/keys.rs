@@ -1,19 +1,15 @@
 //! Keys of nodes: Ed25519, the private one in a file that only its owner can read, the public ones in the configuration.
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use ed25519::pkcs8::{DecodePublicKey as _, EncodePrivateKey as _, KeypairBytes, PublicKeyBytes};
 use rustls::crypto::ring::{default_provider, sign::any_eddsa_type};
-use rustls::pki_types::PrivatePkcs8KeyDer;
-use rustls::sign::SigningKey;
+use rustls::pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer, alg_id};
+use rustls::sign::{SigningKey, public_key_to_spki};
 
 use super::NodeError;
-
-/// What precedes the 32 bytes of a private key in PKCS #8, and of a public one in a SubjectPublicKeyInfo (RFC 8410).
-const PRIVATE: &[u8] = b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20";
-const PUBLIC: &[u8] = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
 
 const HEADER: &str = "# Private key of a TokenRouter node. Keep it to that node.\n";
 
@@ -30,15 +26,15 @@ impl PublicKey {
         Ok(Self(bytes))
     }
 
-    /// As a SubjectPublicKeyInfo.
-    pub(super) fn to_der(self) -> Vec<u8> {
-        [PUBLIC, &self.0].concat()
+    /// As a SubjectPublicKeyInfo (RFC 8410).
+    pub(super) fn to_der(self) -> SubjectPublicKeyInfoDer<'static> {
+        public_key_to_spki(&alg_id::ED25519, self.0)
     }
 }
 
 impl std::fmt::Display for PublicKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&to_hex(&self.0))
+        f.write_str(&hex::encode(self.0))
     }
 }
 
@@ -63,11 +59,12 @@ impl std::fmt::Debug for PrivateKey {
 
 impl PrivateKey {
     fn from_seed(seed: &[u8; 32]) -> Result<Self, String> {
-        let pkcs8 = PrivatePkcs8KeyDer::from([PRIVATE, seed].concat());
-        let signing = any_eddsa_type(&pkcs8).map_err(|error| error.to_string())?;
+        let pair = KeypairBytes { secret_key: *seed, public_key: None };
+        let pkcs8 = pair.to_pkcs8_der().map_err(|error| error.to_string())?;
+        let signing = any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8.as_bytes())).map_err(|error| error.to_string())?;
         let info = signing.public_key().ok_or("the key has no public half")?;
-        let public = info.strip_prefix(PUBLIC).and_then(|key| key.try_into().ok()).ok_or("not an Ed25519 key")?;
-        Ok(Self { signing, public: PublicKey(public) })
+        let public = PublicKeyBytes::from_public_key_der(&info).map_err(|error| error.to_string())?;
+        Ok(Self { signing, public: PublicKey(public.to_bytes()) })
     }
 
     /// The public half.
@@ -90,7 +87,7 @@ impl PrivateKey {
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let mut file = options.open(path).map_err(|error| NodeError::key(path, error.to_string()))?;
-        let text = format!("{HEADER}{}\n", to_hex(&seed));
+        let text = format!("{HEADER}{}\n", hex::encode(seed));
         file.write_all(text.as_bytes()).map_err(|error| NodeError::key(path, error.to_string()))?;
         Ok(key)
     }
@@ -116,21 +113,10 @@ impl PrivateKey {
     }
 }
 
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _infallible = write!(text, "{byte:02x}");
-        text
-    })
-}
-
+/// 64 hexadecimal digits as bytes.
 fn from_hex(text: &str) -> Option<[u8; 32]> {
-    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
     let mut bytes = [0; 32];
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
-    }
+    hex::decode_to_slice(text, &mut bytes).ok()?;
     Some(bytes)
 }
 

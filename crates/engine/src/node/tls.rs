@@ -21,7 +21,7 @@ use super::keys::{PrivateKey, PublicKey};
 /// Accepts these keys and no others.
 #[derive(Debug)]
 struct Known {
-    keys: Vec<Vec<u8>>,
+    keys: Vec<SubjectPublicKeyInfoDer<'static>>,
     provider: Arc<CryptoProvider>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct UnknownKey;
 
 impl Known {
     fn check(&self, key: &CertificateDer<'_>) -> Result<(), Error> {
-        if self.keys.iter().any(|known| known.as_slice() == key.as_ref()) {
+        if self.keys.iter().any(|known| known.as_ref() == key.as_ref()) {
             return Ok(());
         }
         Err(Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(UnknownKey)))))
@@ -143,7 +143,7 @@ fn parts(own: &PrivateKey, peers: &[PublicKey]) -> (Arc<CryptoProvider>, Arc<Kno
     let provider = Arc::new(ring::default_provider());
     let keys = peers.iter().map(|key| key.to_der()).collect();
     let known = Arc::new(Known { keys, provider: Arc::clone(&provider) });
-    let own = CertifiedKey::new(vec![CertificateDer::from(own.public().to_der())], own.signing());
+    let own = CertifiedKey::new(vec![CertificateDer::from(own.public().to_der().as_ref().to_vec())], own.signing());
     (provider, known, Arc::new(own))
 }
 

@@ -6,24 +6,29 @@ use axum::body::{Bytes, to_bytes};
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use serde_json::Value;
+use tokenrouter_api::Body;
 
 use super::{ApiError, App};
 
-/// Reads a JSON body.
-pub(super) async fn json(app: &App, request: Request) -> Result<Value, ApiError> {
+/// Reads a request of this type.
+pub(super) async fn read<T: Body>(app: &App, request: Request) -> Result<T, ApiError> {
+    Ok(tokenrouter_api::read(&json(app, request).await?)?)
+}
+
+async fn json(app: &App, request: Request) -> Result<Value, ApiError> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     // A browser asks before it sends JSON to another site's server; it does not ask for other types.
     if !kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
         let message = format!("the header `content-type` is `{kind}`, it must be `application/json`");
         return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message));
     }
-    let bytes = read(app, request).await?;
+    let bytes = bytes(app, request).await?;
     serde_json::from_slice(&bytes).map_err(|error| {
         ApiError::new(StatusCode::BAD_REQUEST, "invalid_json", format!("the body is not valid JSON: {error}"))
     })
 }
 
-async fn read(app: &App, request: Request) -> Result<Bytes, ApiError> {
+async fn bytes(app: &App, request: Request) -> Result<Bytes, ApiError> {
     let limit = app.config.max_body_kib * 1024;
     let too_large = || {
         let message = format!("the body has more than {} KiB (`server.max_body_kib`)", app.config.max_body_kib);

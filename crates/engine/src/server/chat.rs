@@ -2,106 +2,72 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
+use axum::response::sse::Event;
 use serde_json::{Map, Value};
+use tokenrouter_api::chat::{
+    self as api, AssistantMessage, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprob, ChatLogprobs,
+    ChatRequest, Delta, Message, ScoredToken, ToolChoice,
+};
 
-use super::answer::{Answer, Asked};
-use super::fields::{Fields, Unsupported, short};
-use super::format::Format;
-use super::params::{self, Params, template_variables, top_logprobs};
-use super::{ApiError, App, body, no_text, stream};
+use super::format::{Format, event};
+use super::generation::{Chunk, Generation, GenerationRequest};
+use super::params::{Params, top_logprobs};
+use super::{ApiError, App, body, format, no_text, observe};
+use crate::request::TokenLogprobs;
 use crate::tokenizer::Conversation;
 
-const FIELDS: &[&str] = &["messages", "tools", "tool_choice", "top_logprobs", "chat_template_kwargs"];
-/// Accepted only where they ask for nothing. A template comes with the model, never with a request.
-const UNSUPPORTED: &[Unsupported] = &[
-    ("add_generation_prompt", "[true]"),
-    ("add_special_tokens", "[false]"),
-    ("chat_template", "[]"),
-    ("continue_final_message", "[false]"),
-    ("documents", "[[]]"),
-];
-
 pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let request_id = super::observe::request_id(&request);
-    let value = body::json(&app, request).await?;
-    let (conversation, params) = parse(&value, &app)?;
+    let request_id = observe::request_id(&request);
+    let asked: ChatRequest = body::read(&app, request).await?;
+    let mut params = Params::new(asked.sampling, &app)?;
+    params.logprobs = logprobs(&asked.logprobs)?;
+    let conversation = conversation(asked.prompt)?;
     let text = app.engine.text().ok_or_else(no_text)?;
     let prompt = text.encode_conversation(&conversation);
     let prompt = prompt.map_err(|error| ApiError::field("messages", format!("cannot be rendered: {error}")))?;
-    let streamed = params.stream;
-    let answer = Answer::start(&app, Asked { prompts: vec![prompt], params, format: Format::Chat, request_id }).await?;
-    if streamed {
-        return Ok(stream::response(answer));
-    }
-    Ok(Json(answer.collect().await?).into_response())
+    format::respond(&app, GenerationRequest { prompts: vec![prompt], params, format: Format::Chat, request_id }).await
 }
 
-fn parse(value: &Value, app: &App) -> Result<(Conversation, Params), ApiError> {
-    let unsupported = [params::UNSUPPORTED, UNSUPPORTED].concat();
-    let fields = Fields::of(value)?.check(&[params::FIELDS, FIELDS], &unsupported)?;
-    let mut params = Params::parse(fields, app)?;
-    let top = top_logprobs(fields, "top_logprobs")?;
-    match (fields.boolean("logprobs")?, top) {
-        (true, top) => params.logprobs = Some(top.unwrap_or(0)),
-        (false, None | Some(0)) => {}
-        (false, Some(_)) => return Err(fields.error("top_logprobs", "needs `logprobs` to be true")),
+fn logprobs(asked: &api::ChatLogprobsOptions) -> Result<Option<usize>, ApiError> {
+    match (asked.logprobs, top_logprobs("top_logprobs", asked.top_logprobs)?) {
+        (true, top) => Ok(Some(top.unwrap_or(0))),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => Err(ApiError::field("top_logprobs", "needs `logprobs` to be true")),
     }
-    Ok((conversation(fields)?, params))
 }
 
-/// `messages`, `tools` and `chat_template_kwargs`.
-pub(super) fn conversation(fields: Fields<'_>) -> Result<Conversation, ApiError> {
-    let messages = fields.get("messages").ok_or_else(|| fields.error("messages", "is missing"))?;
-    let messages = messages
-        .as_array()
-        .filter(|messages| !messages.is_empty())
-        .ok_or_else(|| fields.error("messages", format!("is `{}`, it must be a list of messages", short(messages))))?;
-    let messages = messages.iter().enumerate().map(|(index, message)| self::message(index, message));
+/// What the template is given.
+pub(super) fn conversation(asked: api::Conversation) -> Result<Conversation, ApiError> {
+    let messages = asked.messages.0.into_iter().enumerate().map(|(index, one)| message(index, one));
+    let shown = asked.tools.filter(|tools| !tools.0.is_empty() && asked.tool_choice != Some(ToolChoice::None));
     Ok(Conversation {
         messages: messages.collect::<Result<_, _>>()?,
-        tools: tools(fields)?,
-        variables: template_variables(fields)?,
+        tools: shown.map(|tools| tools.0.into_iter().map(Value::Object).collect()),
+        variables: template_variables(asked.chat_template_kwargs.unwrap_or_default())?,
     })
 }
 
-fn message(index: usize, message: &Value) -> Result<Value, ApiError> {
-    let place = |part: &str| format!("messages[{index}]{part}");
-    let wrong = |part: &str, value: &Value, wanted: &str| {
-        ApiError::field(&place(part), format!("is `{}`, it must be {wanted}", short(value)))
+fn message(index: usize, message: Message) -> Result<Value, ApiError> {
+    let absent = |part: &str, wanted: &str| {
+        ApiError::field(&format!("messages[{index}].{part}"), format!("is `null`, it must be {wanted}"))
     };
-    let fields = message.as_object().ok_or_else(|| wrong("", message, "an object with `role` and `content`"))?;
-    let mut fields: Map<String, Value> = fields.clone();
-    if !fields.get("role").is_some_and(Value::is_string) {
-        return Err(wrong(".role", fields.get("role").unwrap_or(&Value::Null), "a text such as `user`"));
-    }
-    let calls = fields.get("tool_calls").is_some_and(|calls| !calls.is_null() && !super::fields::is_empty_list(calls));
-    let content = match fields.get("content") {
-        Some(Value::String(_)) => None,
+    let role = message.role.0.ok_or_else(|| absent("role", "a text such as `user`"))?;
+    let calls = message.tool_calls.filter(|calls| !calls.as_array().is_some_and(Vec::is_empty));
+    let content = match message.content {
+        Some(content) => content.into_text(),
         // Templates look into the text of every message.
-        None | Some(Value::Null) if calls => Some(String::new()),
-        Some(Value::Array(parts)) => Some(joined(parts).ok_or_else(|| {
-            ApiError::field(&place(".content"), "has a part that is not `{\"type\": \"text\", \"text\": ...}`")
-        })?),
-        other => {
-            return Err(wrong(".content", other.unwrap_or(&Value::Null), "a text or a list of text parts"));
-        }
+        None if calls.is_some() => String::new(),
+        None => return Err(absent("content", "a text or a list of text parts")),
     };
-    if let Some(content) = content {
-        fields.insert("content".into(), content.into());
+    let mut fields = Map::from_iter([("role".to_owned(), role.into()), ("content".to_owned(), content.into())]);
+    if let Some(mut calls) = calls {
+        calls.as_array_mut().into_iter().flatten().for_each(open_arguments);
+        fields.insert("tool_calls".into(), calls);
     }
-    if let Some(Value::Array(calls)) = fields.get_mut("tool_calls") {
-        calls.iter_mut().for_each(open_arguments);
-    }
+    fields.extend(message.more);
     Ok(Value::Object(fields))
-}
-
-/// The texts of a list of parts, one a line.
-fn joined(parts: &[Value]) -> Option<String> {
-    let texts = parts.iter().map(|part| part["text"].as_str().filter(|_| part["type"] == "text"));
-    Some(texts.collect::<Option<Vec<_>>>()?.join("\n"))
 }
 
 /// Arguments of a tool call come as JSON in a text; templates want the object.
@@ -113,23 +79,83 @@ fn open_arguments(call: &mut Value) {
     }
 }
 
-/// The tools that the template shows to the model. What it answers is given as text: calls are not taken apart.
-fn tools(fields: Fields<'_>) -> Result<Option<Value>, ApiError> {
-    let choice = fields.get("tool_choice");
-    match choice {
-        None => {}
-        Some(choice) if choice == "auto" => {}
-        Some(choice) if choice == "none" => return Ok(None),
-        Some(choice) => {
-            return Err(fields.error("tool_choice", format!("is `{}`, only `auto` and `none`", short(choice))));
-        }
+/// Variables of the chat template.
+fn template_variables(variables: Map<String, Value>) -> Result<Map<String, Value>, ApiError> {
+    const RESERVED: [&str; 4] = ["messages", "tools", "bos_token", "eos_token"];
+    match RESERVED.iter().find(|name| variables.contains_key(**name)) {
+        Some(name) => Err(ApiError::field(
+            "chat_template_kwargs",
+            format!("sets `{name}`, which comes from the request or the model"),
+        )),
+        None => Ok(variables),
     }
-    match fields.get("tools") {
-        None => Ok(None),
-        Some(Value::Array(tools)) if tools.is_empty() => Ok(None),
-        Some(tools) if tools.as_array().is_some_and(|tools| tools.iter().all(Value::is_object)) => {
-            Ok(Some(tools.clone()))
-        }
-        Some(tools) => Err(fields.error("tools", format!("is `{}`, it must be a list of objects", short(tools)))),
+}
+
+/// What a stream begins with: one chunk a choice.
+pub(super) fn opening(generation: &Generation) -> Vec<Event> {
+    let delta = Delta { role: Some("assistant".into()), content: Some(String::new()) };
+    let chunk =
+        |index| envelope(generation, vec![ChatChunkChoice { index, delta: delta.clone(), ..Default::default() }]);
+    (0..generation.choices.len()).map(|index| event(&chunk(index))).collect()
+}
+
+/// A chunk of a stream.
+pub(super) fn chunk(generation: &Generation, chunk: &Chunk) -> Event {
+    let choice = ChatChunkChoice {
+        index: chunk.choice,
+        delta: Delta { role: None, content: (!chunk.text.is_empty()).then(|| chunk.text.clone()) },
+        logprobs: logprobs_of(generation, &chunk.logprobs),
+        finish_reason: chunk.finish_reason(),
+    };
+    let routing = Some(generation.chunk_routing(chunk));
+    let usage = generation.params.continuous_usage.then(|| generation.usage());
+    event(&ChatChunk { routing, usage, ..envelope(generation, vec![choice]) })
+}
+
+/// The last chunk of a stream, which has the usage.
+pub(super) fn usage(generation: &Generation) -> Event {
+    event(&ChatChunk { usage: Some(generation.usage()), ..envelope(generation, Vec::new()) })
+}
+
+fn envelope(generation: &Generation, choices: Vec<ChatChunkChoice>) -> ChatChunk {
+    ChatChunk {
+        id: generation.id.clone(),
+        object: "chat.completion.chunk".into(),
+        created: generation.created,
+        model: generation.app.config.model_name.clone(),
+        choices,
+        ..ChatChunk::default()
     }
+}
+
+/// An answer that is not streamed.
+pub(super) fn whole(generation: &Generation) -> ChatCompletion {
+    let choice = |whole: &Chunk| ChatChoice {
+        index: whole.choice,
+        message: AssistantMessage { role: "assistant".into(), content: Some(whole.text.clone()) },
+        logprobs: logprobs_of(generation, &whole.logprobs),
+        finish_reason: whole.finish_reason(),
+    };
+    ChatCompletion {
+        id: generation.id.clone(),
+        object: "chat.completion".into(),
+        created: generation.created,
+        model: generation.app.config.model_name.clone(),
+        choices: generation.choices.iter().map(|one| choice(&one.whole)).collect(),
+        usage: generation.usage(),
+        routing: generation.steps(),
+    }
+}
+
+fn logprobs_of(generation: &Generation, tokens: &[TokenLogprobs]) -> Option<ChatLogprobs> {
+    generation.params.logprobs?;
+    let scored = |id: u32, logprob: f32| {
+        let (token, bytes) = generation.token_text(id);
+        ScoredToken { token, logprob: Some(f64::from(logprob)), bytes: Some(bytes) }
+    };
+    let content = tokens.iter().map(|token| ChatLogprob {
+        token: scored(token.token, token.logprob),
+        top_logprobs: token.top.iter().map(|(id, logprob)| scored(*id, *logprob)).collect(),
+    });
+    Some(ChatLogprobs { content: content.collect(), refusal: None })
 }

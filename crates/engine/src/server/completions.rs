@@ -1,138 +1,107 @@
-//! `POST /v1/completions` and `POST /generate`: plain prompts. Special tokens that are written out in a prompt are read as
-//! such: here the client writes the whole prompt, its form included.
+//! `POST /v1/completions`. Special tokens that are written out in a prompt are read as such: here the client writes the
+//! whole prompt, its form included.
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use axum::response::Response;
+use axum::response::sse::Event;
+use tokenrouter_api::completions::{CompletionRequest, Prompt, TextChoice, TextChunk, TextCompletion, TextLogprobs};
 
-use super::answer::{Answer, Asked};
-use super::fields::{Fields, Unsupported, short};
-use super::format::Format;
-use super::params::{self, Params, top_logprobs};
-use super::{ApiError, App, body, no_text, observe, stream};
+use super::format::{Format, event};
+use super::generation::{Chunk, Generation, GenerationRequest};
+use super::params::{Params, top_logprobs};
+use super::{ApiError, App, body, format, no_text, observe};
+use crate::request::TokenLogprobs;
 
-/// Fields of `/generate`, and those of its `sampling_params` with the names that the rest of the server uses.
-const GENERATE: &[&str] = &["text", "input_ids", "sampling_params", "stream", "rid", "routing"];
-const GENERATE_UNSUPPORTED: &[Unsupported] = &[
-    ("return_logprob", "[false]"),
-    ("logprob_start_len", "[-1]"),
-    ("top_logprobs_num", "[0]"),
-    ("token_ids_logprob", "[]"),
-    ("return_text_in_logprobs", "[false, true]"),
-    ("image_data", "[]"),
-    ("lora_path", "[]"),
-    ("return_hidden_states", "[false]"),
-];
-const SAMPLING: [(&str, &str); 15] = [
-    ("max_new_tokens", "max_tokens"),
-    ("min_new_tokens", "min_tokens"),
-    ("sampling_seed", "seed"),
-    ("temperature", "temperature"),
-    ("top_p", "top_p"),
-    ("top_k", "top_k"),
-    ("min_p", "min_p"),
-    ("repetition_penalty", "repetition_penalty"),
-    ("presence_penalty", "presence_penalty"),
-    ("frequency_penalty", "frequency_penalty"),
-    ("stop", "stop"),
-    ("stop_token_ids", "stop_token_ids"),
-    ("ignore_eos", "ignore_eos"),
-    ("n", "n"),
-    ("skip_special_tokens", "skip_special_tokens"),
-];
-const SAMPLING_UNSUPPORTED: &[Unsupported] = &[
-    ("json_schema", "[]"),
-    ("regex", "[]"),
-    ("ebnf", "[]"),
-    ("no_stop_trim", "[false]"),
-    ("spaces_between_special_tokens", "[true]"),
-];
-/// Tokens of an answer of `/generate` when the client does not say, as in SGLang.
-const GENERATE_MAX_TOKENS: u64 = 128;
 /// Prompts in one request.
 const MAX_PROMPTS: usize = 64;
 
 pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let request_id = observe::request_id(&request);
-    let value = body::json(&app, request).await?;
-    let fields = Fields::of(&value)?.check(&[params::FIELDS, &["prompt"]], params::UNSUPPORTED)?;
-    let mut params = Params::parse(fields, &app)?;
-    params.logprobs = top_logprobs(fields, "logprobs")?;
-    let prompt = fields.get("prompt").ok_or_else(|| fields.error("prompt", "is missing"))?;
-    let prompts = prompts(prompt, &app)
-        .ok_or_else(|| {
-            let problem = "it must be a text, a list of texts, a list of token ids, or a list of such lists";
-            fields.error("prompt", format!("is `{}`, {problem}", short(prompt)))
-        })?
-        .into_iter()
-        .collect::<Result<Vec<_>, _>>()?;
+    let asked: CompletionRequest = body::read(&app, request).await?;
+    let mut params = Params::new(asked.sampling, &app)?;
+    params.logprobs = top_logprobs("logprobs", asked.prompt.logprobs)?;
+    let prompts = asked.prompt.prompt.into_vec().into_iter().map(|prompt| match prompt {
+        Prompt::Text(text) => encode(&app, &text),
+        Prompt::Ids(ids) => Ok(ids),
+    });
+    let prompts = prompts.collect::<Result<Vec<_>, _>>()?;
     if prompts.len() > MAX_PROMPTS {
-        return Err(fields.error("prompt", format!("has {} prompts, allowed are {MAX_PROMPTS}", prompts.len())));
+        let problem = format!("has {} prompts, allowed are {MAX_PROMPTS}", prompts.len());
+        return Err(ApiError::field("prompt", problem));
     }
-    respond(&app, Asked { prompts, params, format: Format::Text, request_id }).await
+    format::respond(&app, GenerationRequest { prompts, params, format: Format::Text, request_id }).await
 }
 
-pub(super) async fn generate(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let mut request_id = observe::request_id(&request);
-    let value = body::json(&app, request).await?;
-    let fields = Fields::of(&value)?.check(&[GENERATE], GENERATE_UNSUPPORTED)?;
-    let sampling = fields.object("sampling_params", "sampling_params.")?;
-    let names = SAMPLING.map(|(name, _)| name);
-    sampling.check(&[&names], SAMPLING_UNSUPPORTED)?;
-    // The same parameters under their usual names, so that they are checked in one place.
-    let mut usual = json!({"temperature": 1.0, "max_tokens": GENERATE_MAX_TOKENS});
-    for (name, target) in SAMPLING {
-        if let Some(value) = sampling.get(name) {
-            usual[target] = value.clone();
-        }
-    }
-    for name in ["stream", "routing"] {
-        usual[name] = fields.get(name).cloned().unwrap_or_default();
-    }
-    let usual_fields = Fields::of(&usual)?.check(&[params::FIELDS], params::UNSUPPORTED)?;
-    let params = Params::parse(usual_fields, &app)?;
-    if let Some(rid) = fields.text("rid")? {
-        request_id = observe::valid_id(rid)
-            .ok_or_else(|| fields.error("rid", format!("must be 1 to {} printable characters", observe::MAX_ID)))?;
-    }
-    let prompt = match (fields.text("text")?, fields.ids("input_ids")?) {
-        (Some(text), None) => encode(&app, text)?,
-        (None, Some(ids)) => ids,
-        _ => return Err(ApiError::bad_request("exactly one of the fields `text` and `input_ids` is needed")),
-    };
-    respond(&app, Asked { prompts: vec![prompt], params, format: Format::Generate, request_id }).await
-}
-
-async fn respond(app: &Arc<App>, asked: Asked) -> Result<Response, ApiError> {
-    let streamed = asked.params.stream;
-    let answer = Answer::start(app, asked).await?;
-    if streamed {
-        return Ok(stream::response(answer));
-    }
-    Ok(Json(answer.collect().await?).into_response())
-}
-
-fn encode(app: &App, text: &str) -> Result<Vec<u32>, ApiError> {
+/// Tokens of a plain prompt.
+pub(super) fn encode(app: &App, text: &str) -> Result<Vec<u32>, ApiError> {
     let codec = app.engine.text().ok_or_else(no_text)?;
     codec.encode(text).map_err(|error| ApiError::bad_request(error.to_string()))
 }
 
-/// One prompt or several, each as text or as token ids.
-fn prompts(value: &Value, app: &App) -> Option<Vec<Result<Vec<u32>, ApiError>>> {
-    let ids = |value: &Value| serde_json::from_value::<Vec<u32>>(value.clone()).ok();
-    match value {
-        Value::String(text) => Some(vec![encode(app, text)]),
-        Value::Array(list) if list.first().is_some_and(Value::is_number) => Some(vec![Ok(ids(value)?)]),
-        Value::Array(list) if !list.is_empty() => list
-            .iter()
-            .map(|one| match one {
-                Value::String(text) => Some(encode(app, text)),
-                one => Some(Ok(ids(one)?)),
-            })
-            .collect(),
-        _ => None,
+/// A chunk of a stream.
+pub(super) fn chunk(generation: &Generation, chunk: &Chunk) -> Event {
+    let routing = Some(generation.chunk_routing(chunk));
+    let usage = generation.params.continuous_usage.then(|| generation.usage());
+    event(&TextChunk { routing, usage, ..envelope(generation, vec![choice(generation, chunk)]) })
+}
+
+/// The last chunk of a stream, which has the usage.
+pub(super) fn usage(generation: &Generation) -> Event {
+    event(&TextChunk { usage: Some(generation.usage()), ..envelope(generation, Vec::new()) })
+}
+
+fn envelope(generation: &Generation, choices: Vec<TextChoice>) -> TextChunk {
+    TextChunk {
+        id: generation.id.clone(),
+        object: "text_completion".into(),
+        created: generation.created,
+        model: generation.app.config.model_name.clone(),
+        choices,
+        ..TextChunk::default()
     }
+}
+
+/// An answer that is not streamed.
+pub(super) fn whole(generation: &Generation) -> TextCompletion {
+    TextCompletion {
+        id: generation.id.clone(),
+        object: "text_completion".into(),
+        created: generation.created,
+        model: generation.app.config.model_name.clone(),
+        choices: generation.choices.iter().map(|one| choice(generation, &one.whole)).collect(),
+        usage: generation.usage(),
+        routing: generation.steps(),
+    }
+}
+
+fn choice(generation: &Generation, chunk: &Chunk) -> TextChoice {
+    TextChoice {
+        index: chunk.choice,
+        text: chunk.text.clone(),
+        logprobs: logprobs_of(generation, &chunk.logprobs),
+        finish_reason: chunk.finish_reason(),
+    }
+}
+
+fn logprobs_of(generation: &Generation, tokens: &[TokenLogprobs]) -> Option<TextLogprobs> {
+    generation.params.logprobs?;
+    let names: Vec<String> = tokens.iter().map(|token| generation.token_text(token.token).0).collect();
+    let top = tokens.iter().map(|token| {
+        let entries = token.top.iter();
+        Some(entries.map(|(id, logprob)| (generation.token_text(*id).0, Some(f64::from(*logprob)))).collect())
+    });
+    let mut offset = 0;
+    let offsets = names.iter().map(|name| {
+        let start = offset;
+        offset += name.chars().count();
+        start
+    });
+    Some(TextLogprobs {
+        text_offset: offsets.collect(),
+        token_logprobs: tokens.iter().map(|token| Some(f64::from(token.logprob))).collect(),
+        top_logprobs: top.collect(),
+        tokens: names,
+    })
 }

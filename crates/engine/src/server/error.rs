@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use tokenrouter_api::error::{ErrorBody, ErrorDetail};
 
 use crate::engine::SubmitError;
 
@@ -53,14 +53,21 @@ impl ApiError {
     }
 
     /// For bodies and for events of a stream.
-    pub(super) fn body(&self) -> Value {
+    pub(super) fn body(&self) -> ErrorBody {
         let kind = match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             status if status.is_client_error() => "invalid_request_error",
             _ => "server_error",
         };
-        json!({"error": {"message": self.message, "type": kind, "code": self.code, "param": self.param}})
+        ErrorBody {
+            error: ErrorDetail {
+                message: self.message.clone(),
+                kind: Some(kind.into()),
+                code: Some(self.code.into()),
+                param: self.param.clone(),
+            },
+        }
     }
 }
 
@@ -92,11 +99,11 @@ impl IntoResponse for ApiError {
             _ => {}
         }
         // The access log says why without reading the body.
-        response.extensions_mut().insert(Refusal(self.code));
+        response.extensions_mut().insert(ErrorCode(self.code));
         response
     }
 }
 
 /// The code of an error, for the access log.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Refusal(pub(super) &'static str);
+pub(super) struct ErrorCode(pub(super) &'static str);

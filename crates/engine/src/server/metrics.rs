@@ -1,13 +1,21 @@
-//! `GET /metrics`: Prometheus text. The engine's numbers are atomics, so a scrape takes none of its locks.
+//! `GET /metrics`: Prometheus text. The numbers of subservers are atomics that a collector reads at a scrape, which takes
+//! none of the engine's locks; the library keeps those of HTTP, for which no step waits.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, prometheus_text};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::{MetricType, histogram};
+use prometheus_client::registry::Registry;
 
 use super::{ApiError, App};
 use crate::meters::{Histogram, Meters, Number, StepKind};
@@ -29,7 +37,7 @@ const REQUEST: &[f64] = &[
 
 /// How an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum End {
+pub(super) enum Outcome {
     Stop,
     Length,
     /// Somebody asked for it.
@@ -41,7 +49,7 @@ pub(super) enum End {
     Error,
 }
 
-impl End {
+impl Outcome {
     const ALL: [Self; 7] =
         [Self::Stop, Self::Length, Self::Cancelled, Self::Disconnected, Self::Timeout, Self::Rejected, Self::Error];
 
@@ -66,8 +74,14 @@ impl End {
     }
 }
 
-/// Method, path and status.
-type Endpoint = (String, &'static str, u16);
+/// Labels of an HTTP request.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct Endpoint {
+    pub(super) method: &'static str,
+    /// A pattern, so that there are few.
+    pub(super) path: String,
+    pub(super) status: u16,
+}
 
 /// The server's own numbers.
 #[derive(Debug)]
@@ -81,8 +95,8 @@ pub(super) struct Metrics {
     pub(super) prompt_tokens: Number,
     pub(super) in_flight: Number,
     completed: [Number; 7],
-    /// The server's, not the engine's: no step waits for it. Paths are patterns, so that it stays small.
-    http: Mutex<BTreeMap<Endpoint, Arc<Histogram>>>,
+    http_requests: Family<Endpoint, Counter>,
+    http_durations: Family<Endpoint, histogram::Histogram, fn() -> histogram::Histogram>,
 }
 
 impl Metrics {
@@ -97,61 +111,117 @@ impl Metrics {
             prompt_tokens: Number::default(),
             in_flight: Number::default(),
             completed: Default::default(),
-            http: Mutex::default(),
+            http_requests: Family::default(),
+            http_durations: Family::new_with_constructor(|| histogram::Histogram::new(REQUEST.iter().copied())),
         }
     }
 
-    pub(super) fn completed(&self, end: End) {
-        self.completed[end as usize].add(1);
+    pub(super) fn completed(&self, outcome: Outcome) {
+        self.completed[outcome as usize].add(1);
     }
 
-    pub(super) fn answered(&self, method: &str, path: &'static str, status: u16, took: Duration) {
-        let mut http = self.http.lock().unwrap_or_else(PoisonError::into_inner);
-        let endpoint = (method.to_owned(), path, status);
-        let histogram = Arc::clone(http.entry(endpoint).or_insert_with(|| Arc::new(Histogram::new(REQUEST))));
-        drop(http);
-        histogram.observe_time(took);
+    pub(super) fn answered(&self, endpoint: &Endpoint, took: Duration) {
+        self.http_requests.get_or_create(endpoint).inc();
+        self.http_durations.get_or_create(endpoint).observe(took.as_secs_f64());
     }
 }
 
-pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
-    let headers = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    (headers, render(&app)).into_response()
-}
-
-fn render(app: &App) -> String {
-    let mut out = Text::default();
-    http(&mut out, app);
-    requests(&mut out, app);
-    subservers(&mut out, app);
-    handoffs(&mut out, app);
-    peers(&mut out, app);
-    out.0
-}
-
-fn http(out: &mut Text, app: &App) {
+pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
     let metrics = &app.metrics;
-    let by_endpoint: Vec<(Endpoint, Arc<Histogram>)> = {
-        let http = metrics.http.lock().unwrap_or_else(PoisonError::into_inner);
-        http.iter().map(|(endpoint, histogram)| (endpoint.clone(), Arc::clone(histogram))).collect()
-    };
-    let labels = |(method, path, status): &Endpoint| {
-        format!("method=\"{}\",path=\"{path}\",status=\"{status}\"", escaped(method))
-    };
-    out.head("http_requests_total", "counter", "HTTP requests answered.");
-    for (endpoint, histogram) in &by_endpoint {
-        out.line("http_requests_total", &labels(endpoint), histogram.cumulative().1 as f64);
-    }
-    out.head("http_request_duration_seconds", "histogram", "Time to the head of the response.");
-    for (endpoint, histogram) in &by_endpoint {
-        out.histogram("http_request_duration_seconds", &labels(endpoint), histogram);
-    }
-    out.single("http_requests_in_flight", "gauge", "HTTP requests without a response yet.", "", &metrics.in_flight);
+    let mut registry = Registry::with_prefix("tokenrouter");
+    registry.register("http_requests", "HTTP requests answered", metrics.http_requests.clone());
+    let help = "Time to the head of the response";
+    registry.register("http_request_duration_seconds", help, metrics.http_durations.clone());
+    registry.register_collector(Box::new(AppCollector(Arc::clone(&app))));
+    let mut text = String::new();
+    prometheus_text::encode(&mut text, &registry).map_err(|error| ApiError::internal(error.to_string()))?;
+    Ok(([(header::CONTENT_TYPE, prometheus_text::CONTENT_TYPE)], text).into_response())
 }
 
-fn requests(out: &mut Text, app: &App) {
+/// Reads all numbers that are not the library's.
+struct AppCollector(Arc<App>);
+
+impl fmt::Debug for AppCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AppCollector")
+    }
+}
+
+impl Collector for AppCollector {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut out = Families(encoder);
+        requests(&mut out, &self.0)?;
+        subservers(&mut out, &self.0)?;
+        handoffs(&mut out, &self.0)?;
+        peers(&mut out, &self.0)
+    }
+}
+
+/// Labels of one series.
+type Labels = Vec<(&'static str, String)>;
+
+fn label(name: &'static str, value: &str) -> Labels {
+    vec![(name, value.to_owned())]
+}
+
+fn single<V>(value: V) -> [(Labels, V); 1] {
+    [(Labels::new(), value)]
+}
+
+/// Writes metrics, each with its series.
+struct Families<'e>(DescriptorEncoder<'e>);
+
+impl Families<'_> {
+    /// `name` is without `_total`, which is added.
+    fn counters<V>(&mut self, name: &str, help: &str, series: impl IntoIterator<Item = (Labels, V)>) -> fmt::Result
+    where
+        ConstCounter<V>: EncodeMetric,
+    {
+        let series = series.into_iter().map(|(labels, value)| (labels, ConstCounter::new(value)));
+        self.family(name, help, MetricType::Counter, series)
+    }
+
+    fn gauges(&mut self, name: &str, help: &str, series: impl IntoIterator<Item = (Labels, u64)>) -> fmt::Result {
+        let series = series.into_iter().map(|(labels, value)| (labels, ConstGauge::new(value)));
+        self.family(name, help, MetricType::Gauge, series)
+    }
+
+    fn family<M: EncodeMetric>(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: MetricType,
+        series: impl Iterator<Item = (Labels, M)>,
+    ) -> fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
+        for (labels, value) in series {
+            value.encode(metric.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn histograms<'h>(
+        &mut self,
+        name: &str,
+        help: &str,
+        series: impl IntoIterator<Item = (Labels, &'h Histogram)>,
+    ) -> fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (labels, histogram) in series {
+            let buckets = histogram.buckets();
+            let count = buckets.iter().map(|(_, count)| count).sum();
+            metric.encode_family(&labels)?.encode_histogram(histogram.sum(), count, &buckets, NO_EXEMPLARS)?;
+        }
+        Ok(())
+    }
+}
+
+const NO_EXEMPLARS: Option<&std::collections::HashMap<usize, Exemplar<Labels, f64>>> = None;
+
+fn requests(out: &mut Families<'_>, app: &App) -> fmt::Result {
     let metrics = &app.metrics;
-    let entry = format!("model=\"{}\"", escaped(&app.engine.model_names()[app.engine.entry_index()]));
+    out.gauges("http_requests_in_flight", "HTTP requests without a response yet.", single(metrics.in_flight.get()))?;
+    let entry = &app.engine.model_names()[app.engine.entry_index()];
     for (name, help, histogram) in [
         ("time_to_first_token_seconds", "From the request to its first token.", &metrics.ttft),
         ("inter_token_latency_seconds", "Between two tokens of an answer.", &metrics.inter_token),
@@ -160,53 +230,42 @@ fn requests(out: &mut Text, app: &App) {
         ("request_prefill_time_seconds", "From admission to the first token.", &metrics.prefill_time),
         ("request_decode_time_seconds", "From the first token to the last.", &metrics.decode_time),
     ] {
-        out.head(name, "histogram", help);
-        out.histogram(name, &entry, histogram);
+        out.histograms(name, help, [(label("model", entry), histogram)])?;
     }
-    out.head("requests_completed_total", "counter", "Answers by how they ended.");
-    for end in End::ALL {
-        let count = metrics.completed[end as usize].get();
-        out.line("requests_completed_total", &format!("reason=\"{}\"", end.as_str()), count as f64);
-    }
-    out.single("requests_open", "gauge", "Requests that have not ended.", "", &app.open.open);
-    let capacity = app.config.max_concurrent_requests as f64;
-    out.head("requests_open_limit", "gauge", "Most of them (`server.max_concurrent_requests`).");
-    out.line("requests_open_limit", "", capacity);
-    out.head("healthy", "gauge", "Whether all subservers run.");
-    out.line("healthy", "", f64::from(u8::from(app.engine.is_healthy())));
+    let completed = Outcome::ALL.iter().zip(&metrics.completed);
+    let completed = completed.map(|(outcome, count)| (label("reason", outcome.as_str()), count.get()));
+    out.counters("requests_completed", "Answers by how they ended.", completed)?;
+    out.gauges("requests_open", "Requests that have not ended.", single(app.open.open.get()))?;
+    let limit = app.config.max_concurrent_requests as u64;
+    out.gauges("requests_open_limit", "Most of them (`server.max_concurrent_requests`).", single(limit))?;
+    out.gauges("healthy", "Whether all subservers run.", single(u64::from(app.engine.is_healthy())))
 }
 
-/// One number of every subserver.
-type OfMeters = fn(&Meters) -> f64;
+/// A number of every subserver: its name, what it is, and where it is.
+type OfMeters = (&'static str, &'static str, fn(&Meters) -> u64);
 
-const SUBSERVERS: [(&str, &str, &str, OfMeters); 19] = [
-    ("requests_waiting", "gauge", "In the admission queue.", |m| m.queued.get() as f64),
-    ("requests_ready", "gauge", "Waiting for a batch.", |m| m.ready.get() as f64),
-    ("requests_running", "gauge", "In the batch that runs.", |m| m.running.get() as f64),
-    ("requests_pending_at_peer", "gauge", "At another model, with state kept here.", |m| m.pending.get() as f64),
-    ("generated_tokens_total", "counter", "Candidates.", |m| m.generated.get() as f64),
-    ("committed_tokens_total", "counter", "Tokens given to clients.", |m| m.committed.get() as f64),
-    ("batch_threshold", "gauge", "Ready requests that launch a batch.", |m| m.threshold.get() as f64),
-    ("batch_threshold_changes_total", "counter", "Tables of thresholds that replaced the one before.", |m| {
-        m.threshold_changes.get() as f64
-    }),
-    ("kv_blocks_used", "gauge", "KV blocks of requests.", |m| m.kv_used.get() as f64),
-    ("kv_blocks_cached", "gauge", "KV blocks that keep prefixes of ended requests.", |m| m.kv_cached.get() as f64),
-    ("kv_blocks_total", "gauge", "All KV blocks.", |m| m.kv_total.get() as f64),
-    ("prefix_cache_hits_total", "counter", "Tokens whose keys and values were known.", |m| m.prefix_hits.get() as f64),
-    ("prefix_cache_lookups_total", "counter", "Tokens looked up.", |m| m.prefix_lookups.get() as f64),
-    ("cuda_graph_hits_total", "counter", "Steps that were one launch of a CUDA graph.", |m| m.graph_hits.get() as f64),
-    ("cuda_graph_misses_total", "counter", "Steps on CUDA that no captured shape held.", |m| {
-        m.graph_misses.get() as f64
-    }),
-    ("batch_rows_total", "counter", "Rows of all batches.", |m| m.rows.get() as f64),
-    ("batch_admission_wait_seconds_total", "counter", "Waits of all rows between ready and launch.", |m| {
-        m.buffer_wait_nanos.get() as f64 / 1e9
-    }),
-    ("handoffs_out_total", "counter", "Requests sent to other models.", |m| {
-        m.handoffs.iter().map(Number::get).sum::<u64>() as f64
-    }),
-    ("steps_total", "counter", "Batches.", |m| m.batch_size.cumulative().1 as f64),
+const GAUGES: [OfMeters; 8] = [
+    ("requests_waiting", "In the admission queue.", |m| m.queued.get()),
+    ("requests_ready", "Waiting for a batch.", |m| m.ready.get()),
+    ("requests_running", "In the batch that runs.", |m| m.running.get()),
+    ("requests_pending_at_peer", "At another model, with state kept here.", |m| m.pending.get()),
+    ("batch_threshold", "Ready requests that launch a batch.", |m| m.threshold.get()),
+    ("kv_blocks_used", "KV blocks of requests.", |m| m.kv_used.get()),
+    ("kv_blocks_cached", "KV blocks that keep prefixes of ended requests.", |m| m.kv_cached.get()),
+    ("kv_blocks_total", "All KV blocks.", |m| m.kv_total.get()),
+];
+
+const COUNTERS: [OfMeters; 10] = [
+    ("generated_tokens", "Candidates.", |m| m.generated.get()),
+    ("committed_tokens", "Tokens given to clients.", |m| m.committed.get()),
+    ("batch_threshold_changes", "Tables of thresholds that replaced the one before.", |m| m.threshold_changes.get()),
+    ("prefix_cache_hits", "Tokens whose keys and values were known.", |m| m.prefix_hits.get()),
+    ("prefix_cache_lookups", "Tokens looked up.", |m| m.prefix_lookups.get()),
+    ("cuda_graph_hits", "Steps that were one launch of a CUDA graph.", |m| m.graph_hits.get()),
+    ("cuda_graph_misses", "Steps on CUDA that no captured shape held.", |m| m.graph_misses.get()),
+    ("batch_rows", "Rows of all batches.", |m| m.rows.get()),
+    ("handoffs_out", "Requests sent to other models.", |m| m.handoffs.iter().map(Number::get).sum()),
+    ("steps", "Batches.", |m| m.batch_size.count()),
 ];
 
 /// Numbers of the models that run in this process.
@@ -214,111 +273,67 @@ fn hosted(app: &App) -> impl Iterator<Item = (usize, &Meters)> {
     app.engine.meters().enumerate().filter(|(index, _)| app.engine.hosts(*index))
 }
 
-/// The nodes of the other models, where there are some.
-fn peers(out: &mut Text, app: &App) {
-    let peers = app.engine.peers();
-    if peers.is_empty() {
-        return;
-    }
-    for (name, kind, help, value) in [
-        (
-            "peer_up",
-            "gauge",
-            "Whether the node of a model answers.",
-            (|p| u64::from(p.is_up())) as fn(&PeerView) -> u64,
-        ),
-        ("peer_losses_total", "counter", "Times that it was lost.", |p| p.losses),
-        ("peer_connections_total", "counter", "Connections with it.", |p| p.connections),
-        ("peer_messages_sent_total", "counter", "Messages for it.", |p| p.sent.0),
-        ("peer_messages_repeated_total", "counter", "Messages that were sent again.", |p| p.sent.1),
-        ("peer_messages_received_total", "counter", "Messages from it.", |p| p.delivered),
-    ] {
-        out.head(name, kind, help);
-        for peer in &peers {
-            out.line(name, &format!("peer=\"{}\"", escaped(&peer.model)), value(peer) as f64);
-        }
-    }
-}
-
-fn subservers(out: &mut Text, app: &App) {
+fn subservers(out: &mut Families<'_>, app: &App) -> fmt::Result {
     let names = app.engine.model_names();
-    let label = |index: usize| format!("subserver=\"{}\"", escaped(&names[index]));
-    for (name, kind, help, value) in SUBSERVERS {
-        out.head(name, kind, help);
-        for (index, meters) in hosted(app) {
-            out.line(name, &label(index), value(meters));
-        }
+    let subserver = |index: usize| label("subserver", &names[index]);
+    for (name, help, value) in GAUGES {
+        out.gauges(name, help, hosted(app).map(|(index, meters)| (subserver(index), value(meters))))?;
     }
-    let info = app.engine.info();
-    out.head("requests_capacity", "gauge", "Most requests decoded at once (`system.max_active`).");
-    (0..names.len()).for_each(|index| out.line("requests_capacity", &label(index), info.max_active as f64));
-    out.head("prompt_tokens_total", "counter", "Prompt tokens taken in.");
-    out.line("prompt_tokens_total", &label(app.engine.entry_index()), app.metrics.prompt_tokens.get() as f64);
-    out.head("batch_launch_total", "counter", "Launches, by what caused them.");
-    for (index, meters) in hosted(app) {
-        for (reason, count) in [("full", &meters.launches_full), ("timeout", &meters.launches_timeout)] {
-            out.line("batch_launch_total", &format!("{},reason=\"{reason}\"", label(index)), count.get() as f64);
-        }
+    for (name, help, value) in COUNTERS {
+        out.counters(name, help, hosted(app).map(|(index, meters)| (subserver(index), value(meters))))?;
     }
-    out.head("batch_size", "histogram", "Rows per batch.");
-    for (index, meters) in hosted(app) {
-        out.histogram("batch_size", &label(index), &meters.batch_size);
-    }
-    out.head("step_seconds", "histogram", "Time per batch.");
-    for (index, meters) in hosted(app) {
-        for (kind, histogram) in StepKind::ALL.iter().zip(&meters.step_seconds) {
-            out.histogram("step_seconds", &format!("{},kind=\"{}\"", label(index), kind.as_str()), histogram);
-        }
-    }
+    let waits = hosted(app).map(|(index, meters)| (subserver(index), meters.buffer_wait_nanos.get() as f64 / 1e9));
+    out.counters("batch_admission_wait_seconds", "Waits of all rows between ready and launch.", waits)?;
+    let capacity = app.engine.info().max_active as u64;
+    let capacity = (0..names.len()).map(|index| (subserver(index), capacity));
+    out.gauges("requests_capacity", "Most requests decoded at once (`system.max_active`).", capacity)?;
+    let prompt_tokens = [(subserver(app.engine.entry_index()), app.metrics.prompt_tokens.get())];
+    out.counters("prompt_tokens", "Prompt tokens taken in.", prompt_tokens)?;
+    let launches = hosted(app).flat_map(|(index, meters)| {
+        let reasons = [("full", &meters.launches_full), ("timeout", &meters.launches_timeout)];
+        reasons.map(|(reason, count)| ([subserver(index), label("reason", reason)].concat(), count.get()))
+    });
+    out.counters("batch_launch", "Launches, by what caused them.", launches)?;
+    let sizes = hosted(app).map(|(index, meters)| (subserver(index), &meters.batch_size));
+    out.histograms("batch_size", "Rows per batch.", sizes)?;
+    let steps = hosted(app).flat_map(|(index, meters)| {
+        let kinds = StepKind::ALL.iter().zip(&meters.step_seconds);
+        kinds.map(move |(kind, time)| ([subserver(index), label("kind", kind.as_str())].concat(), time))
+    });
+    out.histograms("step_seconds", "Time per batch.", steps)
 }
 
-fn handoffs(out: &mut Text, app: &App) {
+fn handoffs(out: &mut Families<'_>, app: &App) -> fmt::Result {
     let names = app.engine.model_names();
     let mut table = |name: &str, help: &str, of: fn(&Meters) -> &[Number]| {
-        out.head(name, "counter", help);
-        for (from, meters) in hosted(app) {
-            for (to, count) in of(meters).iter().enumerate().filter(|(to, _)| *to != from) {
-                let labels = format!("from=\"{}\",to=\"{}\"", escaped(&names[from]), escaped(&names[to]));
-                out.line(name, &labels, count.get() as f64);
-            }
-        }
+        let pairs = hosted(app).flat_map(|(from, meters)| {
+            let others = of(meters).iter().enumerate().filter(move |(to, _)| *to != from);
+            let labels = move |to: usize| vec![("from", names[from].clone()), ("to", names[to].clone())];
+            others.map(move |(to, count)| (labels(to), count.get()))
+        });
+        out.counters(name, help, pairs)
     };
-    table("handoffs_total", "Requests sent from one model to another.", |m| &m.handoffs);
-    table("handoff_tokens_total", "Tokens that travelled with them.", |m| &m.handoff_tokens);
+    table("handoffs", "Requests sent from one model to another.", |m| &m.handoffs)?;
+    table("handoff_tokens", "Tokens that travelled with them.", |m| &m.handoff_tokens)
 }
 
-fn escaped(label: &str) -> String {
-    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
-/// Prometheus text.
-#[derive(Default)]
-struct Text(String);
-
-impl Text {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP tokenrouter_{name} {help}\n# TYPE tokenrouter_{name} {kind}");
+/// The nodes of the other models, where there are some.
+fn peers(out: &mut Families<'_>, app: &App) -> fmt::Result {
+    let peers = app.engine.peers();
+    if peers.is_empty() {
+        return Ok(());
     }
-
-    fn line(&mut self, name: &str, labels: &str, value: f64) {
-        let _ = match labels {
-            "" => writeln!(self.0, "tokenrouter_{name} {value}"),
-            labels => writeln!(self.0, "tokenrouter_{name}{{{labels}}} {value}"),
-        };
+    let up = peers.iter().map(|peer| (label("peer", &peer.model), u64::from(peer.is_up())));
+    out.gauges("peer_up", "Whether the node of a model answers.", up)?;
+    let counters: [(&str, &str, fn(&PeerView) -> u64); 5] = [
+        ("peer_losses", "Times that it was lost.", |p| p.losses),
+        ("peer_connections", "Connections with it.", |p| p.connections),
+        ("peer_messages_sent", "Messages for it.", |p| p.sent.0),
+        ("peer_messages_repeated", "Messages that were sent again.", |p| p.sent.1),
+        ("peer_messages_received", "Messages from it.", |p| p.delivered),
+    ];
+    for (name, help, value) in counters {
+        out.counters(name, help, peers.iter().map(|peer| (label("peer", &peer.model), value(peer))))?;
     }
-
-    fn single(&mut self, name: &str, kind: &str, help: &str, labels: &str, value: &Number) {
-        self.head(name, kind, help);
-        self.line(name, labels, value.get() as f64);
-    }
-
-    fn histogram(&mut self, name: &str, labels: &str, histogram: &Histogram) {
-        let (below, all) = histogram.cumulative();
-        for (bound, count) in below {
-            self.line(&format!("{name}_bucket"), &format!("{labels},le=\"{bound}\""), count as f64);
-        }
-        self.line(&format!("{name}_bucket"), &format!("{labels},le=\"+Inf\""), all as f64);
-        self.line(&format!("{name}_sum"), labels, histogram.sum());
-        self.line(&format!("{name}_count"), labels, all as f64);
-    }
+    Ok(())
 }

@@ -1,23 +1,24 @@
 //! The HTTP server: OpenAI's chat completions, completions and models, SGLang's `generate`, tokenizing, health, metrics and
-//! a page for people.
+//! a page for people. What it takes and answers are the types of `tokenrouter_api`.
 //!
 //! The listener and the shutdown future are given by the caller, so that tests bind a free port and no signal handler
 //! is installed by a library. `docs/reference/http-api.md` lists fields and errors, `docs/reference/request-states.md` what
 //! becomes of a request when its client goes away, `docs/reference/security.md` the bounds.
 
-mod answer;
 mod auth;
 mod body;
 mod chat;
 mod completions;
 mod connection;
 mod error;
-mod fields;
 mod format;
+mod generate;
+mod generation;
 mod metrics;
 mod observe;
 mod open;
 mod params;
+mod refused;
 mod status;
 mod stream;
 mod tokenize;
@@ -31,8 +32,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::middleware::from_fn_with_state;
-use axum::routing::{delete, get, post};
+use axum::routing::{MethodFilter, MethodRouter, on};
+use tokenrouter_api::openapi::Operation;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -119,20 +120,43 @@ pub async fn serve(
 /// Time that aborted requests get to tell their clients.
 const ABORT: Duration = Duration::from_secs(2);
 
+/// The routes of this node: those for clients only at the model where requests enter.
+fn operations(app: &App) -> Vec<Operation> {
+    let is_entry = app.engine.hosts(app.engine.entry_index());
+    Operation::ALL.into_iter().filter(|operation| is_entry || operation.on_every_node()).collect()
+}
+
 fn router(app: &Arc<App>) -> Router {
-    let always = Router::new()
-        .route("/health", get(status::health))
-        .route("/ready", get(status::ready))
-        .route("/info", get(status::info))
-        .route("/metrics", get(metrics::metrics));
-    let routes = if app.engine.hosts(app.engine.entry_index()) { always.merge(api()) } else { always };
-    routes
-        .fallback(no_such_path)
-        .method_not_allowed_fallback(|| async {
-            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this path does not take this method")
-        })
-        .layer(from_fn_with_state(Arc::clone(app), observe::observe))
-        .with_state(Arc::clone(app))
+    let routes = operations(app).into_iter().fold(Router::new(), |routes, operation| {
+        let method = match operation.method() {
+            "post" => MethodFilter::POST,
+            "delete" => MethodFilter::DELETE,
+            _ => MethodFilter::GET,
+        };
+        routes.route(operation.path(), handler(operation, method))
+    });
+    let routes = routes.fallback(no_such_path).method_not_allowed_fallback(|| async {
+        ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this path does not take this method")
+    });
+    observe::layers(routes, app).with_state(Arc::clone(app))
+}
+
+fn handler(operation: Operation, method: MethodFilter) -> MethodRouter<Arc<App>> {
+    match operation {
+        Operation::ChatCompletions => on(method, chat::completions),
+        Operation::Completions => on(method, completions::completions),
+        Operation::Models => on(method, status::models),
+        Operation::Cancel => on(method, status::cancel),
+        Operation::Generate => on(method, generate::generate),
+        Operation::Tokenize => on(method, tokenize::tokenize),
+        Operation::Detokenize => on(method, tokenize::detokenize),
+        Operation::Health => on(method, status::health),
+        Operation::Ready => on(method, status::ready),
+        Operation::Info => on(method, status::info),
+        Operation::Metrics => on(method, metrics::metrics),
+        Operation::OpenApi => on(method, status::openapi),
+        Operation::Page => on(method, status::page),
+    }
 }
 
 async fn no_such_path(State(app): State<Arc<App>>) -> ApiError {
@@ -146,19 +170,6 @@ async fn no_such_path(State(app): State<Arc<App>>) -> ApiError {
         _ => "no such path".into(),
     };
     ApiError::new(StatusCode::NOT_FOUND, "not_found", message)
-}
-
-/// What clients use, at the model where requests enter.
-fn api() -> Router<Arc<App>> {
-    Router::new()
-        .route("/", get(status::page))
-        .route("/v1/models", get(status::models))
-        .route("/v1/chat/completions", post(chat::completions))
-        .route("/v1/completions", post(completions::completions))
-        .route("/v1/requests/{id}", delete(status::cancel))
-        .route("/generate", post(completions::generate))
-        .route("/tokenize", post(tokenize::tokenize))
-        .route("/detokenize", post(tokenize::detokenize))
 }
 
 fn unix_time() -> u64 {

@@ -2,92 +2,111 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use axum::middleware::Next;
+use axum::Router;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use tokenrouter_api::openapi::Operation;
 use tokio::time::Instant;
+use tower_http::cors::{AllowOrigin, CorsLayer};
+use tower_http::request_id::{MakeRequestId, PropagateRequestIdLayer, RequestId, SetRequestIdLayer};
 
-use super::error::Refusal;
+use super::error::ErrorCode;
+use super::metrics::Endpoint;
+use super::open::OpenRequests;
 use super::{ApiError, App};
 
 /// Longest request id.
 pub(super) const MAX_ID: usize = 128;
 const ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
-/// Paths that need no key: probes, and a page that holds no data.
-const OPEN: [&str; 3] = ["/", "/health", "/ready"];
-/// Paths as patterns; others are counted as one.
-const PATHS: [&str; 12] = [
-    "/",
-    "/health",
-    "/ready",
-    "/metrics",
-    "/info",
-    "/generate",
-    "/tokenize",
-    "/detokenize",
-    "/v1/models",
-    "/v1/completions",
-    "/v1/chat/completions",
-    "/v1/requests",
-];
 
-/// The id of a request, in its extensions.
-#[derive(Debug, Clone)]
-struct Id(String);
+/// Wraps all routes. The outermost layer is the last one.
+pub(super) fn layers(routes: Router<Arc<App>>, app: &Arc<App>) -> Router<Arc<App>> {
+    let routes = routes.layer(from_fn_with_state(Arc::clone(app), authorize));
+    let routes = match cors(&app.config.cors_origins) {
+        Some(cors) => routes.layer(cors),
+        None => routes,
+    };
+    routes
+        .layer(from_fn_with_state(Arc::clone(app), observe))
+        .layer(PropagateRequestIdLayer::new(ID_HEADER))
+        .layer(SetRequestIdLayer::new(ID_HEADER, NewId(Arc::clone(&app.open))))
+        .layer(from_fn(set_aside_bad_id))
+}
+
+/// Names requests that have no name.
+#[derive(Clone)]
+struct NewId(Arc<OpenRequests>);
+
+impl MakeRequestId for NewId {
+    fn make_request_id<B>(&mut self, _: &axum::http::Request<B>) -> Option<RequestId> {
+        HeaderValue::from_str(&self.0.new_name()).ok().map(RequestId::new)
+    }
+}
 
 /// The id that this request was given.
 pub(super) fn request_id(request: &Request) -> String {
-    request.extensions().get::<Id>().map(|id| id.0.clone()).unwrap_or_default()
+    let id = request.extensions().get::<RequestId>().and_then(|id| id.header_value().to_str().ok());
+    id.unwrap_or_default().to_owned()
 }
 
 /// An id as it may come from a client.
-pub(super) fn valid_id(id: &str) -> Option<String> {
+pub(super) fn valid_id(id: &str) -> Option<&str> {
     let printable = id.bytes().all(|byte| byte.is_ascii_graphic());
-    (printable && (1..=MAX_ID).contains(&id.len())).then(|| id.to_owned())
+    (printable && (1..=MAX_ID).contains(&id.len())).then_some(id)
 }
 
-fn pattern(path: &str) -> &'static str {
-    let exact = PATHS.iter().find(|known| **known == path);
-    let prefix = || path.strip_prefix("/v1/requests/").map(|_| &"/v1/requests/{id}");
-    exact.or_else(prefix).copied().unwrap_or("other")
+/// The client's id is not one that can be used.
+#[derive(Debug, Clone, Copy)]
+struct BadId;
+
+/// Takes a bad id off the request, so that it gets a new one, and is refused with that.
+async fn set_aside_bad_id(mut request: Request, next: Next) -> Response {
+    let given = request.headers().get(&ID_HEADER);
+    if given.is_some_and(|id| id.to_str().ok().and_then(valid_id).is_none()) {
+        request.headers_mut().remove(&ID_HEADER);
+        request.extensions_mut().insert(BadId);
+    }
+    next.run(request).await
 }
 
-/// Names the request, checks its key, counts and logs it. Neither keys nor texts are logged.
-pub(super) async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+/// Counts and logs a request. Neither keys nor texts are logged.
+async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let started = Instant::now();
-    let (method, path) = (request.method().clone(), pattern(request.uri().path()));
-    let given = request.headers().get(&ID_HEADER).map(|value| value.to_str().ok().and_then(valid_id));
-    let id = given.clone().flatten().unwrap_or_else(|| app.open.new_name());
-    request.extensions_mut().insert(Id(id.clone()));
-    let origin = request.headers().get(header::ORIGIN).cloned();
+    let method = request.method().clone();
+    let path = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
+    let id = request_id(&request);
     app.metrics.in_flight.add(1);
     let _in_flight = InFlight(&app);
-    let mut response = match check(&app, &request, given.as_ref().is_some_and(Option::is_none)) {
-        Ok(()) if method == Method::OPTIONS => StatusCode::NO_CONTENT.into_response(),
-        Ok(()) => next.run(request).await,
-        Err(error) => error.into_response(),
-    };
-    if let Ok(value) = HeaderValue::from_str(&id) {
-        response.headers_mut().insert(ID_HEADER, value);
+    let mut response = next.run(request).await;
+    if method == Method::OPTIONS && response.status() == StatusCode::OK {
+        *response.status_mut() = StatusCode::NO_CONTENT;
     }
-    allow_origin(&app, origin.as_ref(), response.headers_mut());
-    let (status, took) = (response.status().as_u16(), started.elapsed());
-    // Methods are the client's text: only the usual ones become labels.
-    let label = if [Method::GET, Method::POST, Method::DELETE, Method::OPTIONS, Method::HEAD].contains(&method) {
-        method.as_str()
-    } else {
-        "other"
-    };
-    app.metrics.answered(label, path, status, took);
-    let error = response.extensions().get::<Refusal>().map(|refusal| refusal.0);
+    let took = started.elapsed();
+    let endpoint = Endpoint { method: method_label(&method), path, status: response.status().as_u16() };
+    app.metrics.answered(&endpoint, took);
+    let error = response.extensions().get::<ErrorCode>().map(|code| code.0);
     let ms = took.as_secs_f64() * 1e3;
-    if matches!(path, "/health" | "/ready" | "/metrics") {
-        tracing::debug!(target: "tokenrouter::access", request_id = %id, method = label, path, status, ms, error);
+    let Endpoint { method, path, status } = endpoint;
+    if matches!(path.as_str(), "/health" | "/ready" | "/metrics") {
+        tracing::debug!(target: "tokenrouter::access", request_id = %id, method, path, status, ms, error);
     } else {
-        tracing::info!(target: "tokenrouter::access", request_id = %id, method = label, path, status, ms, error);
+        tracing::info!(target: "tokenrouter::access", request_id = %id, method, path, status, ms, error);
     }
     response
+}
+
+/// Methods are the client's text: only the usual ones become labels.
+fn method_label(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::POST => "POST",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        Method::HEAD => "HEAD",
+        _ => "other",
+    }
 }
 
 /// Counts down also when the client goes away before there is a response.
@@ -99,29 +118,39 @@ impl Drop for InFlight<'_> {
     }
 }
 
-fn check(app: &App, request: &Request, bad_id: bool) -> Result<(), ApiError> {
+/// Refuses requests without a key, and with a bad id. Questions of browsers (`OPTIONS`) need no key.
+async fn authorize(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let preflight = request.method() == Method::OPTIONS;
-    if !preflight && !OPEN.contains(&request.uri().path()) && !app.keys.allow(request.headers()) {
+    if !preflight && !is_open(request.uri().path()) && !app.keys.allow(request.headers()) {
         let message = "an API key is needed: `authorization: Bearer KEY`";
-        return Err(ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message));
+        return ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message).into_response();
     }
-    if bad_id {
+    if request.extensions().get::<BadId>().is_some() {
         let message = format!("the header `x-request-id` must be 1 to {MAX_ID} printable characters");
-        return Err(ApiError { param: Some("x-request-id".into()), ..ApiError::bad_request(message) });
+        let param = Some(ID_HEADER.as_str().to_owned());
+        return ApiError { param, ..ApiError::bad_request(message) }.into_response();
     }
-    Ok(())
+    if preflight { StatusCode::NO_CONTENT.into_response() } else { next.run(request).await }
 }
 
-/// Lets pages of the configured origins read the response; none are by default.
-fn allow_origin(app: &App, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
-    let Some(origin) = origin else { return };
-    if !app.config.cors_origins.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes()) {
-        return;
+fn is_open(path: &str) -> bool {
+    Operation::ALL.iter().any(|operation| operation.is_open() && operation.path() == path)
+}
+
+/// Lets pages of the configured origins read responses; none are by default.
+fn cors(origins: &[String]) -> Option<CorsLayer> {
+    if origins.is_empty() {
+        return None;
     }
-    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
-    headers.insert(header::VARY, HeaderValue::from_static("origin"));
-    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, DELETE"));
-    let allowed = HeaderValue::from_static("authorization, content-type, x-request-id");
-    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
-    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("x-request-id, retry-after"));
+    let origins = origins.to_vec();
+    let allowed = move |origin: &HeaderValue, _: &axum::http::request::Parts| {
+        origins.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes())
+    };
+    let layer = CorsLayer::new()
+        .allow_origin(AllowOrigin::predicate(allowed))
+        .allow_methods([Method::GET, Method::POST, Method::DELETE])
+        .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, ID_HEADER])
+        .expose_headers([ID_HEADER, header::RETRY_AFTER])
+        .vary([header::ORIGIN]);
+    Some(layer)
 }

@@ -16,7 +16,7 @@ use crate::request::RequestId;
 /// The open requests of a server.
 #[derive(Debug)]
 pub(super) struct OpenRequests {
-    by_serial: Mutex<HashMap<u64, Open>>,
+    by_serial: Mutex<HashMap<u64, OpenRequest>>,
     next: AtomicU64,
     /// Makes ids that cannot be guessed: whoever knows one can cancel it.
     random: RandomState,
@@ -31,7 +31,7 @@ pub(super) struct OpenRequests {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenRequest {
     name: String,
     /// Name of the answer, derived from `name`.
     answer: String,
@@ -55,7 +55,7 @@ impl OpenRequests {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Open>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, OpenRequest>> {
         self.by_serial.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -66,7 +66,7 @@ impl OpenRequests {
     }
 
     /// Takes a request in, as waiting for admission.
-    pub(super) fn enter(self: &Arc<Self>, name: &str, answer: &str) -> Result<Ticket, ApiError> {
+    pub(super) fn enter(self: &Arc<Self>, name: &str, answer: &str) -> Result<Permit, ApiError> {
         if self.is_draining() {
             return Err(ApiError::draining());
         }
@@ -81,13 +81,13 @@ impl OpenRequests {
             return Err(ApiError::overloaded(message));
         }
         let serial = self.next.fetch_add(1, Ordering::Relaxed);
-        let open = Open { name: name.to_owned(), answer: answer.to_owned(), ids: Vec::new(), waiting: true };
+        let open = OpenRequest { name: name.to_owned(), answer: answer.to_owned(), ids: Vec::new(), waiting: true };
         requests.insert(serial, open);
         self.count(&requests);
-        Ok(Ticket { serial, requests: Arc::clone(self) })
+        Ok(Permit { serial, requests: Arc::clone(self) })
     }
 
-    fn count(&self, requests: &HashMap<u64, Open>) {
+    fn count(&self, requests: &HashMap<u64, OpenRequest>) {
         self.open.set(requests.len() as u64);
         self.waiting.set(requests.values().filter(|open| open.waiting).count() as u64);
     }
@@ -130,12 +130,12 @@ impl OpenRequests {
 
 /// The place of one open request; dropping it gives the place back.
 #[derive(Debug)]
-pub(super) struct Ticket {
+pub(super) struct Permit {
     serial: u64,
     requests: Arc<OpenRequests>,
 }
 
-impl Ticket {
+impl Permit {
     /// Names the engine's requests.
     pub(super) fn runs(&self, id: RequestId) {
         if let Some(open) = self.requests.lock().get_mut(&self.serial) {
@@ -153,7 +153,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Permit {
     fn drop(&mut self) {
         let mut requests = self.requests.lock();
         requests.remove(&self.serial);

@@ -4,38 +4,36 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Request, State};
-use serde_json::{Value, json};
+use tokenrouter_api::chat::Conversation;
+use tokenrouter_api::tokenize::{DetokenizeRequest, Detokenized, TokenizeRequest, Tokenized};
 
-use super::fields::Fields;
 use super::{ApiError, App, body, chat, no_text};
 
-pub(super) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let value = body::json(&app, request).await?;
-    let known = ["model", "prompt", "text", "messages", "tools", "tool_choice", "chat_template_kwargs"];
-    let fields = Fields::of(&value)?.check(
-        &[&known],
-        &[("add_special_tokens", "[true]"), ("add_generation_prompt", "[true]"), ("return_token_strs", "[false]")],
-    )?;
+pub(super) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Json<Tokenized>, ApiError> {
+    let asked: TokenizeRequest = body::read(&app, request).await?;
     let text = app.engine.text().ok_or_else(no_text)?;
-    let prompt = fields.text("prompt")?.or(fields.text("text")?);
-    let tokens = match (prompt, fields.get("messages")) {
-        (Some(prompt), None) => text.encode(prompt),
-        (None, Some(_)) => text.encode_conversation(&chat::conversation(fields)?),
+    let tokens = match (asked.prompt.or(asked.text), asked.messages) {
+        (Some(prompt), None) => text.encode(&prompt),
+        (None, Some(messages)) => text.encode_conversation(&chat::conversation(Conversation {
+            messages,
+            tools: asked.tools,
+            tool_choice: asked.tool_choice,
+            chat_template_kwargs: asked.chat_template_kwargs,
+        })?),
         _ => return Err(ApiError::bad_request("exactly one of the fields `prompt` and `messages` is needed")),
     };
     let tokens = tokens.map_err(|error| ApiError::bad_request(error.to_string()))?;
-    Ok(Json(json!({"tokens": tokens, "count": tokens.len(), "max_model_len": app.engine.info().token_limit})))
+    Ok(Json(Tokenized { count: tokens.len(), tokens, max_model_len: app.engine.info().token_limit }))
 }
 
-pub(super) async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let value = body::json(&app, request).await?;
-    let fields = Fields::of(&value)?.check(&[&["model", "tokens"]], &[("skip_special_tokens", "[true]")])?;
+pub(super) async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Result<Json<Detokenized>, ApiError> {
+    let asked: DetokenizeRequest = body::read(&app, request).await?;
     let text = app.engine.text().ok_or_else(no_text)?;
-    let tokens = fields.ids("tokens")?.ok_or_else(|| fields.error("tokens", "is missing"))?;
-    let vocab = app.engine.vocab();
+    let (tokens, vocab) = (asked.tokens.0, app.engine.vocab());
     if let Some(id) = tokens.iter().find(|id| **id as usize >= vocab) {
-        return Err(fields.error("tokens", format!("has the id {id}, the vocabulary has {vocab} tokens")));
+        let problem = format!("has the id {id}, the vocabulary has {vocab} tokens");
+        return Err(ApiError::field("tokens", problem));
     }
     let prompt = text.decode(&tokens).map_err(|error| ApiError::bad_request(error.to_string()))?;
-    Ok(Json(json!({"prompt": prompt, "text": prompt})))
+    Ok(Json(Detokenized { text: prompt.clone(), prompt }))
 }

@@ -4,11 +4,13 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use serde_json::{Value, json};
+use tokenrouter_api::openapi::Operation;
 use tokenrouter_engine::server::ApiKeys;
 use tokenrouter_engine::tokenizer::Conversation;
 use tokenrouter_engine::{Config, Engine};
 
 use crate::client::post;
+use crate::openapi::Document;
 use crate::running::{Gate, Running};
 
 static SERVER: LazyLock<Running> = LazyLock::new(|| {
@@ -230,4 +232,20 @@ fn both_runners_give_the_same_log_probabilities() {
         assert!((native.logprob - candle.logprob).abs() < 1e-3, "{native:?} {candle:?}");
         assert!((native.top[1].1 - candle.top[1].1).abs() < 1e-3 && native.top[0].0 == native.token);
     }
+}
+
+#[test]
+fn answers_with_text_are_valid_by_their_schemas() {
+    let document = Document::of(&SERVER);
+    let more = json!({"logprobs": true, "top_logprobs": 2, "max_tokens": 4, "routing": {"trace": true}});
+    let chat_path = "/v1/chat/completions";
+    document.whole(Operation::ChatCompletions, post(SERVER.address, chat_path, &chat("Say hello.", &more)));
+    let mut streamed = chat("Say hello.", &more);
+    streamed["stream"] = json!(true);
+    streamed["stream_options"] = json!({"include_usage": true});
+    document.stream(Operation::ChatCompletions, post(SERVER.address, chat_path, &streamed));
+    let body = json!({"prompt": "The sky is", "max_tokens": 3, "logprobs": 2});
+    document.whole(Operation::Completions, post(SERVER.address, "/v1/completions", &body));
+    document.whole(Operation::Tokenize, post(SERVER.address, "/tokenize", &json!({"prompt": "hello"})));
+    document.whole(Operation::Detokenize, post(SERVER.address, "/detokenize", &json!({"tokens": [1, 2]})));
 }

@@ -4,6 +4,7 @@ mod client;
 mod demo;
 mod limits;
 mod metrics;
+mod openapi;
 mod running;
 mod security;
 mod shutdown;

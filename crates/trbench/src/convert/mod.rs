@@ -5,16 +5,17 @@ pub mod pickle;
 mod row;
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
-use sha2::{Digest as _, Sha256};
 use tokenrouter_engine::heads::{About, Head, HeadFile, HeadKind, HeadTensor};
 
+use crate::digest::sha256_hex;
 use crate::error::usage;
 use archive::Checkpoint;
 use pickle::Object;
@@ -115,7 +116,7 @@ fn convert(args: &ConvertArgs) -> anyhow::Result<HeadFile> {
     about.threshold = args.threshold.or(about.threshold);
     about.model = args.model.clone().or(about.model.take());
     let name = args.input.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    about.source = Some(format!("{name} sha256:{}", sha256(&args.input)?));
+    about.source = Some(format!("{name} sha256:{}", sha256_hex(&mut File::open(&args.input)?)?));
     about.command = Some(command(args, &name));
     Ok(file)
 }
@@ -211,17 +212,4 @@ fn command(args: &ConvertArgs, input: &str) -> String {
     words.extend(args.row.map(|row| format!("--row {row}")));
     words.push(format!("-o {}", args.output.file_name().unwrap_or_default().to_string_lossy()));
     words.join(" ")
-}
-
-fn sha256(path: &Path) -> anyhow::Result<String> {
-    let mut file = std::fs::File::open(path)?;
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        let count = file.read(&mut buffer)?;
-        if count == 0 {
-            return Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
-        }
-        hash.update(&buffer[..count]);
-    }
 }

@@ -200,5 +200,5 @@ async fn download(url: &Url, file: &mut std::fs::File) -> anyhow::Result<String>
     }
     bar.finish_and_clear();
     file.sync_all().context("cannot write to the cache directory")?;
-    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex::encode(hasher.finalize()))
 }

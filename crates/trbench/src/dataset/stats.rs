@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::{Parsed, Session};
+use crate::stats::{mean, quantile};
 
 /// What `check` and `list` report.
 #[derive(Debug, Default)]
@@ -60,11 +61,8 @@ impl Stats {
 }
 
 fn row(name: &str, values: &[usize]) -> [String; 5] {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable();
-    let mean = sorted.iter().sum::<usize>() as f64 / sorted.len() as f64;
-    let least = sorted[0];
-    let middle = sorted[(sorted.len() - 1) / 2];
-    let most = sorted[sorted.len() - 1];
-    [name.to_owned(), least.to_string(), middle.to_string(), format!("{mean:.0}"), most.to_string()]
+    let values: Vec<f64> = values.iter().map(|value| *value as f64).collect();
+    let show = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.0}"));
+    let at = |q: f64| show(quantile(&values, q));
+    [name.to_owned(), at(0.0), at(0.5), show(mean(&values)), at(1.0)]
 }

@@ -3,7 +3,8 @@
 use serde::Serialize;
 use tokenrouter_kernels::{Isa, SignalSet, StepNeeds, softmax_weights};
 
-use crate::offline::{OfflineModel, parts};
+use super::Models;
+use crate::offline::chunks;
 
 /// Agreement of two models over texts, teacher-forced.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -22,11 +23,12 @@ pub(super) struct Agreement {
     pub(super) kl: f64,
 }
 
+/// A text and the index of its first token that is compared.
+pub(super) type Scored = (Vec<u32>, usize);
+
 /// Compares the predictions of both models for the tokens of `texts` from the given index on (at least the second).
-pub(super) fn compare(
-    (full, draft): (&mut OfflineModel, &mut OfflineModel),
-    texts: &[(Vec<u32>, usize)],
-) -> anyhow::Result<Agreement> {
+pub(super) fn compare(models: &mut Models, texts: &[Scored]) -> anyhow::Result<Agreement> {
+    let Models { full, draft } = models;
     let needs = StepNeeds { signals: SignalSet { softmax: true, top_k: 0 }, ..StepNeeds::default() };
     let vocab = full.vocab;
     let isa = Isa::detect();
@@ -35,12 +37,12 @@ pub(super) fn compare(
     let mut tokens = 0usize;
     for (text, from) in texts {
         let from = (*from).max(1) - 1;
-        full.skip(text, from)?;
-        draft.skip(text, from)?;
-        for part in parts(from, text.len().saturating_sub(1)) {
-            let large = full.read(text, part.clone(), needs)?;
-            let small = draft.read(text, part.clone(), needs)?;
-            for (row, at) in part.enumerate() {
+        full.prefill(text, from)?;
+        draft.prefill(text, from)?;
+        for chunk in chunks(from, text.len().saturating_sub(1)) {
+            let large = full.score(text, chunk.clone(), needs)?;
+            let small = draft.score(text, chunk.clone(), needs)?;
+            for (row, at) in chunk.enumerate() {
                 let (a, b) = (large.signals[row], small.signals[row]);
                 let span = row * vocab..(row + 1) * vocab;
                 let (x, y) = (&large.logits[span.clone()], &small.logits[span]);
@@ -77,7 +79,7 @@ mod tests {
     use tokenrouter_engine::model::ModelFiles;
 
     use super::*;
-    use crate::offline::{Use, built_in_or_files};
+    use crate::offline::{OfflineModel, Use, built_in_or_files};
 
     /// The packed int4 and int8 weights lose nothing against the same weights as floats, on the text of the repository.
     #[test]
@@ -85,14 +87,14 @@ mod tests {
         crate::fetch::fetch_demo(&tokenrouter_engine::model::cache_dir()).expect("the demo model");
         let config = ModelConfig { source: Some("demo".into()), ..ModelConfig::default() };
         let files = ModelFiles::open(&config).expect("opens");
-        let load = |dtype| OfflineModel::load(&files, dtype, 0, Use::Read).expect("loads");
-        let (mut floats, mut packed) = (load(WeightDtype::F32), load(WeightDtype::Native));
+        let load = |dtype| OfflineModel::load(&files, dtype, 0, Use::Score).expect("loads");
+        let mut models = Models { full: load(WeightDtype::F32), draft: load(WeightDtype::Native) };
         let documents = built_in_or_files(&[]).expect("the text").documents;
-        let texts: Vec<(Vec<u32>, usize)> = (documents.iter().take(8))
+        let texts: Vec<Scored> = (documents.iter().take(8))
             .map(|document| (files.text.encode(document).expect("encodes"), 1))
             .map(|(tokens, from)| (tokens.into_iter().take(crate::offline::LENGTH).collect(), from))
             .collect();
-        let found = compare((&mut floats, &mut packed), &texts).expect("compares");
+        let found = compare(&mut models, &texts).expect("compares");
         assert!(found.tokens > 500, "{found:?}");
         let change = found.perplexity / found.perplexity_full - 1.0;
         assert!(change.abs() < 0.005, "{change}: {found:?}");

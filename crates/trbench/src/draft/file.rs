@@ -1,14 +1,18 @@
 //! The file of a draft's patches: safetensors with the story of the fit in its header.
+//!
+//! Written here because the `safetensors` crate keeps the header's metadata in a `HashMap`: its order, and so the file's
+//! bytes, would differ from run to run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::Context;
 use serde_json::{Map, Value, json};
 
 use super::fit::Gap;
+use crate::files::write_file;
 
-/// Writes the patches; whoever looks sees the old file or the new one. The same contents give the same bytes.
+/// Writes the patches and returns the size of the file in bytes. The file is replaced at once; the same contents give the
+/// same bytes.
 pub(super) fn write(path: &Path, gaps: &[Gap], about: &BTreeMap<&str, String>) -> anyhow::Result<u64> {
     let mut header = Map::new();
     header.insert("__metadata__".into(), json!(about));
@@ -25,13 +29,6 @@ pub(super) fn write(path: &Path, gaps: &[Gap], about: &BTreeMap<&str, String>) -
     let mut header = Value::Object(header).to_string().into_bytes();
     header.resize(header.len().next_multiple_of(8), b' ');
     let bytes = [&(header.len() as u64).to_le_bytes()[..], &header, &data].concat();
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
-    let written = std::fs::write(&temporary, &bytes).and_then(|()| std::fs::rename(&temporary, path));
-    if written.is_err() {
-        // Nothing to do about a leftover that cannot be removed.
-        let _removed = std::fs::remove_file(&temporary);
-    }
-    written.with_context(|| format!("cannot write `{}`", path.display()))?;
+    write_file(path, &bytes)?;
     Ok(bytes.len() as u64)
 }

@@ -1,15 +1,14 @@
 //! Linear maps for the gaps, by regression on the residual streams at both ends.
 
-use std::ops::Range;
-
 use anyhow::Context;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use tokenrouter_engine::model::LinearPatch;
 use tokenrouter_kernels::{PackedMatrix, Patch, StepNeeds};
 
-use super::ridge::{Affine, Moments, best};
-use crate::offline::{OfflineModel, parts};
+use super::ridge::{Affine, Fit, Moments, best};
+use super::{Models, layers};
+use crate::offline::chunks;
 
 /// Every so many texts one is kept to choose the regularisation.
 const HOLD_OUT: usize = 8;
@@ -32,56 +31,53 @@ pub(super) struct Gap {
     pub(super) patch: LinearPatch,
 }
 
-/// Fits all gaps from the first to the last, and leaves `draft` with its layers and maps. The target of a gap is the whole
+/// Fits the gaps between the layers `keep` from the first to the last, and leaves the draft with its layers and maps. The target of a gap is the whole
 /// model's stream after it, so that a map also makes up for what earlier ones miss.
 pub(super) fn fit(
-    (full, draft): (&mut OfflineModel, &mut OfflineModel),
-    (keep, gaps): (&[usize], &[Range<usize>]),
+    models: &mut Models,
+    keep: &[usize],
     texts: &[Vec<u32>],
     grid: &[f64],
     bar: &ProgressBar,
 ) -> anyhow::Result<Vec<Gap>> {
     let mut fitted = Vec::new();
-    for gap in gaps {
+    for gap in layers::gaps(keep) {
         let before: Vec<usize> = keep.iter().copied().filter(|layer| *layer < gap.start).collect();
         let after: Vec<usize> = (0..gap.end).collect();
-        draft.decoder().select_layers(&before)?;
-        full.decoder().select_layers(&after)?;
-        let [mut fit, mut held_out] = gather((&mut *full, &mut *draft), texts, bar)?;
+        models.draft.decoder().select_layers(&before)?;
+        models.full.decoder().select_layers(&after)?;
+        let [mut fit, mut held_out] = gather(models, texts, bar)?;
         if held_out.count() == 0 {
             held_out = fit.clone();
         }
         bar.set_message(format!("solving for the gap before layer {}", gap.end));
         let tokens = fit.count() + held_out.count();
-        let (lambda, error, map) = best(&mut fit, &mut held_out, grid)
+        let Fit { lambda, error, map } = best(&mut fit, &mut held_out, grid)
             .with_context(|| format!("the regression at the gap before layer {} has no solution", gap.end))?;
         let patch = to_patch(&map);
-        draft.decoder().set_patch(gap.end, Some(packed(&patch)?))?;
+        models.draft.decoder().set_patch(gap.end, Some(packed(&patch)?))?;
         fitted.push(Gap { layer: gap.end, dropped: gap.len(), tokens, lambda, error, patch });
     }
-    draft.decoder().select_layers(keep)?;
-    let all: Vec<usize> = (0..full.layers).collect();
-    full.decoder().select_layers(&all)?;
+    models.draft.decoder().select_layers(keep)?;
+    let all: Vec<usize> = (0..models.full.layers).collect();
+    models.full.decoder().select_layers(&all)?;
     Ok(fitted)
 }
 
 /// Moments of the draft's stream and of what the whole model adds to it: of the texts to fit, and of those kept out.
-fn gather(
-    (full, draft): (&mut OfflineModel, &mut OfflineModel),
-    texts: &[Vec<u32>],
-    bar: &ProgressBar,
-) -> anyhow::Result<[Moments; 2]> {
+fn gather(models: &mut Models, texts: &[Vec<u32>], bar: &ProgressBar) -> anyhow::Result<[Moments; 2]> {
+    let Models { full, draft } = models;
     let d = full.d_model;
     let needs = StepNeeds { residual: true, ..StepNeeds::default() };
     let mut moments = [Moments::new(d, d), Moments::new(d, d)];
     for (number, text) in texts.iter().enumerate() {
         bar.set_message(format!("reading text {} of {}", number + 1, texts.len()));
         let into = &mut moments[usize::from(number % HOLD_OUT == HOLD_OUT - 1)];
-        for part in parts(0, text.len()) {
+        for chunk in chunks(0, text.len()) {
             // The first position is in: its stream is a hundred times larger, all others attend to it, and a map that was
             // not fitted there turns it into something that they cannot use.
-            let mut change = full.read(text, part.clone(), needs)?.residual.clone();
-            let stream = &draft.read(text, part, needs)?.residual;
+            let mut change = full.score(text, chunk.clone(), needs)?.residual.clone();
+            let stream = &draft.score(text, chunk, needs)?.residual;
             change.iter_mut().zip(stream).for_each(|(to, from)| *to -= from);
             into.add(stream, &change);
         }
@@ -106,10 +102,9 @@ mod tests {
     use tokenrouter_engine::model::ModelFiles;
 
     use super::*;
-    use crate::draft::evaluate::compare;
-    use crate::draft::layers;
+    use crate::draft::evaluate::{Scored, compare};
     use crate::draft::select::{Select, mean_nll, select};
-    use crate::offline::{Use, Writing};
+    use crate::offline::{Generation, OfflineModel, Use};
     use tokenrouter_testing::tiny;
 
     #[test]
@@ -120,34 +115,34 @@ mod tests {
         let files = ModelFiles::open(&ModelConfig { path: Some(dir.path().into()), ..ModelConfig::default() });
         let files = files.expect("a model");
         let load = |purpose| OfflineModel::load(&files, WeightDtype::F32, 1, purpose).expect("loads");
-        let (mut full, mut draft) = (load(Use::Write), load(Use::Read));
+        let mut models = Models { full: load(Use::Generate), draft: load(Use::Score) };
         let bar = ProgressBar::hidden();
-        let writing = Writing { temperature: 1.0, seed: 0, length: 60, tokens: 1500 };
+        let options = Generation { temperature: 1.0, seed: 0, length: 60, tokens: 1500 };
         let prompts: Vec<Vec<u32>> = (3..90).map(|id| vec![id]).collect();
-        let texts = full.write(&prompts, &writing, &bar).expect("writes");
+        let texts = models.full.generate(&prompts, &options, &bar).expect("writes");
         let texts: Vec<Vec<u32>> = texts.into_iter().map(|text| text.tokens).collect();
-        let pairs: Vec<(Vec<u32>, usize)> = texts.iter().map(|text| (text.clone(), 1)).collect();
-        let same = compare((&mut full, &mut draft), &pairs).expect("compares");
+        let scored: Vec<Scored> = texts.iter().map(|text| (text.clone(), 1)).collect();
+        let same = compare(&mut models, &scored).expect("compares");
         assert!(same.top1 == 1.0 && (same.overlap - 1.0).abs() < 1e-4 && same.kl.abs() < 1e-5, "{same:?}");
-        assert!((same.perplexity - mean_nll(&mut draft, &texts).expect("reads").exp()).abs() < 1e-3);
-        draft.decoder().select_layers(&[0, 2]).expect("layers");
-        let plain = compare((&mut full, &mut draft), &pairs).expect("compares");
-        let gaps =
-            fit((&mut full, &mut draft), (&[0, 2], &layers::gaps(&[0, 2])), &texts, &[1e-4, 1e-2], &bar).expect("fits");
+        assert!((same.perplexity - mean_nll(&mut models.draft, &texts).expect("reads").exp()).abs() < 1e-3);
+        models.draft.decoder().select_layers(&[0, 2]).expect("layers");
+        let plain = compare(&mut models, &scored).expect("compares");
+        let gaps = fit(&mut models, &[0, 2], &texts, &[1e-4, 1e-2], &bar).expect("fits");
         assert_eq!((gaps[0].layer, gaps[0].dropped), (2, 1));
         assert_eq!(gaps[0].tokens, texts.iter().map(Vec::len).sum::<usize>());
-        let patched = compare((&mut full, &mut draft), &pairs).expect("compares");
+        let patched = compare(&mut models, &scored).expect("compares");
         assert!(patched.kl < 0.9 * plain.kl && gaps[0].error < 1.0, "{plain:?} {patched:?}");
         // The likeliest pair of layers, by trying all three.
+        let draft = &mut models.draft;
         draft.decoder().set_patch(2, None).expect("no patch");
         let mut nll = |layers: &[usize]| {
             draft.decoder().select_layers(layers).expect("layers");
-            mean_nll(&mut draft, &texts[..4]).expect("reads")
+            mean_nll(draft, &texts[..4]).expect("reads")
         };
         let pairs = [[1, 2], [0, 2], [0, 1]];
         let best = pairs.into_iter().min_by(|a, b| nll(a).total_cmp(&nll(b))).expect("some");
         for how in [Select::Greedy, Select::Block] {
-            assert_eq!(select(&mut draft, (3, 2), how, &texts[..4], &bar).expect("chooses"), best);
+            assert_eq!(select(draft, 2, how, &texts[..4], &bar).expect("chooses"), best);
         }
     }
 }

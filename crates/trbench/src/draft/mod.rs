@@ -21,11 +21,11 @@ use serde::Serialize;
 use tokenrouter_engine::config::{ModelConfig, WeightDtype};
 use tokenrouter_engine::model::ModelFiles;
 
-use self::evaluate::{Agreement, compare};
+use self::evaluate::{Agreement, Scored, compare};
 use self::fit::Gap;
 use self::select::Select;
 use crate::error::usage;
-use crate::offline::{OfflineModel, Output, Use, Writing, built_in_or_files, command_line, openings, weight_dtype};
+use crate::offline::{Generation, OfflineModel, Output, Use, built_in_or_files, command_line, openings, weight_dtype};
 use crate::terminal::{Format, plain_table};
 
 /// Most tokens that are written to measure agreement on the model's own text.
@@ -108,6 +108,12 @@ struct Pair {
     patched: Agreement,
 }
 
+/// The model that a draft is made from, and the draft.
+struct Models {
+    full: OfflineModel,
+    draft: OfflineModel,
+}
+
 /// Runs `trbench make-draft`.
 pub fn run(args: &DraftArgs) -> anyhow::Result<ExitCode> {
     let begin = Instant::now();
@@ -122,27 +128,26 @@ pub fn run(args: &DraftArgs) -> anyhow::Result<ExitCode> {
     }
     let texts = Corpus::new(args, &files)?;
     let bar = crate::terminal::spinner("loading the model");
-    let mut full = OfflineModel::load(&files, args.large_dtype, args.threads, Use::Write)?;
-    let mut draft = OfflineModel::load(&files, args.dtype, args.threads, Use::Read)?;
+    let mut models = Models {
+        full: OfflineModel::load(&files, args.large_dtype, args.threads, Use::Generate)?,
+        draft: OfflineModel::load(&files, args.dtype, args.threads, Use::Score)?,
+    };
     let keep = match given {
         Some(layers) => layers,
-        None => {
-            let sizes = (files.arch.layers.len(), args.keep.unwrap_or_default());
-            select::select(&mut draft, sizes, args.select, &texts.select, &bar)?
-        }
+        None => select::select(&mut models.draft, args.keep.unwrap_or_default(), args.select, &texts.select, &bar)?,
     };
-    let writing = Writing { temperature: 1.0, seed: args.seed, length: args.length, tokens: args.tokens };
-    let own: Vec<_> = full.write(&texts.prompts, &writing, &bar)?.into_iter().map(|text| text.tokens).collect();
-    let writing = Writing { tokens: args.tokens.min(HELD_OUT_TOKENS), ..writing };
-    let written = full.write(&texts.held_out_prompts, &writing, &bar)?;
+    let options = Generation { temperature: 1.0, seed: args.seed, length: args.length, tokens: args.tokens };
+    let own: Vec<_> =
+        models.full.generate(&texts.prompts, &options, &bar)?.into_iter().map(|text| text.tokens).collect();
+    let options = Generation { tokens: args.tokens.min(HELD_OUT_TOKENS), ..options };
+    let written = models.full.generate(&texts.held_out_prompts, &options, &bar)?;
     let written: Vec<_> = written.into_iter().map(|text| (text.tokens, text.prompt_tokens)).collect();
-    draft.decoder().select_layers(&keep)?;
+    models.draft.decoder().select_layers(&keep)?;
     bar.set_message("comparing without patches");
-    let plain = [&texts.held_out, &written].map(|texts| compare((&mut full, &mut draft), texts));
-    let gaps = layers::gaps(&keep);
-    let gaps = fit::fit((&mut full, &mut draft), (&keep, &gaps), &own, &args.ridge, &bar)?;
+    let plain = [&texts.held_out, &written].map(|texts| compare(&mut models, texts));
+    let gaps = fit::fit(&mut models, &keep, &own, &args.ridge, &bar)?;
     bar.set_message("comparing with patches");
-    let patched = [&texts.held_out, &written].map(|texts| compare((&mut full, &mut draft), texts));
+    let patched = [&texts.held_out, &written].map(|texts| compare(&mut models, texts));
     bar.finish_and_clear();
     let ([plain, plain_written], [patched, patched_written]) = (plain, patched);
     let bytes = file::write(&args.out, &gaps, &about(args, &keep, &gaps, &texts.name))?;
@@ -207,8 +212,7 @@ struct Corpus {
     /// To write from.
     prompts: Vec<Vec<u32>>,
     held_out_prompts: Vec<Vec<u32>>,
-    /// With the index of the first token that is compared.
-    held_out: Vec<(Vec<u32>, usize)>,
+    held_out: Vec<Scored>,
 }
 
 impl Corpus {

@@ -118,8 +118,19 @@ impl Moments {
     }
 }
 
+/// A map with the regularisation that gave it.
+#[derive(Debug)]
+pub(super) struct Fit {
+    /// Relative to the variance of each input.
+    pub(super) lambda: f64,
+    /// Of the map that the fitting samples alone give, on the held-out ones.
+    pub(super) error: f64,
+    /// From all samples.
+    pub(super) map: Affine,
+}
+
 /// The regularisation of `grid` with the least error on `held_out`, and the map that it gives on all samples.
-pub(super) fn best(fit: &mut Moments, held_out: &mut Moments, grid: &[f64]) -> Option<(f64, f64, Affine)> {
+pub(super) fn best(fit: &mut Moments, held_out: &mut Moments, grid: &[f64]) -> Option<Fit> {
     let mut best: Option<(f64, f64)> = None;
     for lambda in grid {
         let error = held_out.error(&fit.ridge(*lambda)?);
@@ -129,7 +140,7 @@ pub(super) fn best(fit: &mut Moments, held_out: &mut Moments, grid: &[f64]) -> O
     }
     let (lambda, error) = best?;
     fit.merge(held_out);
-    Some((lambda, error, fit.ridge(lambda)?))
+    Some(Fit { lambda, error, map: fit.ridge(lambda)? })
 }
 
 #[cfg(test)]
@@ -214,7 +225,7 @@ mod tests {
         let (mut fit, mut held_out) = (Moments::new(D, M), Moments::new(D, M));
         fit.add(&x[..40 * D], &y[..40 * M]);
         held_out.add(&x[40 * D..], &y[40 * M..]);
-        let (lambda, error, _) = best(&mut fit, &mut held_out, &[1.0, 1e-9, 0.1]).expect("samples");
+        let Fit { lambda, error, .. } = best(&mut fit, &mut held_out, &[1.0, 1e-9, 0.1]).expect("samples");
         assert_eq!(lambda, 1e-9);
         assert!(error < 1e-6);
         assert_eq!(fit.count(), 60);

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use indicatif::ProgressBar;
 use tokenrouter_kernels::{SignalSet, StepNeeds};
 
-use crate::offline::{OfflineModel, parts};
+use crate::offline::{OfflineModel, chunks};
 
 /// How layers are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -23,9 +23,9 @@ pub(super) fn mean_nll(model: &mut OfflineModel, texts: &[Vec<u32>]) -> anyhow::
     let vocab = model.vocab;
     let (mut sum, mut count) = (0.0, 0usize);
     for text in texts {
-        for part in parts(0, text.len().saturating_sub(1)) {
-            let out = model.read(text, part.clone(), needs)?;
-            for ((logits, signals), at) in out.logits.chunks_exact(vocab).zip(&out.signals).zip(part) {
+        for chunk in chunks(0, text.len().saturating_sub(1)) {
+            let out = model.score(text, chunk.clone(), needs)?;
+            for ((logits, signals), at) in out.logits.chunks_exact(vocab).zip(&out.signals).zip(chunk) {
                 sum += f64::from(signals.log_sum_exp) - f64::from(logits[text[at + 1] as usize]);
                 count += 1;
             }
@@ -34,14 +34,15 @@ pub(super) fn mean_nll(model: &mut OfflineModel, texts: &[Vec<u32>]) -> anyhow::
     Ok(sum / count.max(1) as f64)
 }
 
-/// Chooses `keep` of the model's `layers` layers by the likelihood of `texts`.
+/// Chooses `keep` of the model's layers by the likelihood of `texts`.
 pub(super) fn select(
     model: &mut OfflineModel,
-    (layers, keep): (usize, usize),
+    keep: usize,
     how: Select,
     texts: &[Vec<u32>],
     bar: &ProgressBar,
 ) -> anyhow::Result<Vec<usize>> {
+    let layers = model.layers;
     let mut kept: Vec<usize> = (0..layers).collect();
     let mut tried = 0usize;
     let mut best_of = |candidates: Vec<Vec<usize>>| -> anyhow::Result<Vec<usize>> {

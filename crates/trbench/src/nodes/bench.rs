@@ -15,6 +15,7 @@ use tokenrouter_engine::{CommittedToken, Config, Engine, EngineError, FinishReas
 use super::on_this_machine;
 use crate::error::usage;
 use crate::fetch;
+use crate::stats::quantile;
 
 /// Arguments of `trbench bench-link`.
 #[derive(Debug, Args)]
@@ -62,12 +63,15 @@ fn handoffs(rounds: usize) -> anyhow::Result<()> {
     let mut table = Table::new();
     table.load_style(comfy_table::presets::ASCII_MARKDOWN);
     table.set_header(["one way of a handoff (microseconds)", "median", "90 %", "99 %", "99.9 %"]);
+    let microseconds = |times: &[Duration], q: f64| {
+        let times: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e6).collect();
+        quantile(&times, q).unwrap_or_default()
+    };
     for (name, times) in [("between threads", &latency.in_process), ("between nodes (loopback)", &latency.over_link)] {
-        let at = |part: f64| format!("{:.1}", times[((times.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e6);
+        let at = |q: f64| format!("{:.1}", microseconds(times, q));
         table.add_row([name.to_owned(), at(0.5), at(0.9), at(0.99), at(0.999)]);
     }
-    let middle = |times: &[Duration]| times[times.len() / 2].as_secs_f64() * 1e6;
-    let added = middle(&latency.over_link) - middle(&latency.in_process);
+    let added = microseconds(&latency.over_link, 0.5) - microseconds(&latency.in_process, 0.5);
     let mut out = std::io::stdout().lock();
     writeln!(out, "{table}\n\nadded by the network, median of {rounds}: {added:.1} microseconds\n")?;
     Ok(())
@@ -124,11 +128,7 @@ fn throughput(args: &BenchLinkArgs, path: &std::path::Path) -> anyhow::Result<Ex
 }
 
 fn report(args: &BenchLinkArgs, config: &Config, times: &[Vec<f64>; 2], handoffs: u64) -> anyhow::Result<ExitCode> {
-    let median = |times: &[f64]| {
-        let mut times = times.to_vec();
-        times.sort_by(f64::total_cmp);
-        times[times.len() / 2]
-    };
+    let median = |values: &[f64]| quantile(values, 0.5).unwrap_or_default();
     let mut table = Table::new();
     table.load_style(comfy_table::presets::ASCII_MARKDOWN);
     table.set_header(["", "tokens/s (median)", "lowest", "highest", "to one process"]);

@@ -252,10 +252,9 @@ impl ValidationTask {
 
 /// Median and largest of at least one number.
 fn middle_and_most(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
-    let mut numbers: Vec<f64> = numbers.collect();
-    numbers.sort_unstable_by(f64::total_cmp);
-    let count = numbers.len();
-    (f64::midpoint(numbers[(count - 1) / 2], numbers[count / 2]), numbers[count - 1])
+    let numbers: Vec<f64> = numbers.collect();
+    let at = |q: f64| crate::stats::quantile(&numbers, q).expect("a number");
+    (at(0.5), at(1.0))
 }
 
 /// The last model's threshold from 1 to `requests`, the others eager: for two models, all vectors that make sense where

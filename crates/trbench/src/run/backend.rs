@@ -10,6 +10,7 @@ use tokenrouter_engine::tokenizer::ChatMessage;
 use tokenrouter_engine::{Config, Engine, EngineStats, FinishReason, Request, SamplingParams, StreamEvent};
 
 use super::completion;
+use super::http;
 use super::judge::Transcript;
 use super::remote::Remote;
 use super::reply::{Reply, render};
@@ -18,8 +19,6 @@ use crate::trace::TraceStep;
 
 /// Longest time without a byte from a server.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
-/// Longest line accepted from a server, in bytes.
-const MAX_LINE: usize = 1 << 20;
 
 /// Answers requests.
 pub(super) enum Backend {
@@ -85,16 +84,8 @@ impl Backend {
             Self::Engine(engine) => ask_engine(engine, messages, sampling, key, reply).await,
             Self::Remote(remote) => remote.ask(messages, &sampling, key, reply).await,
             Self::Http { client, url, model } => {
-                let body = json!({
-                    "model": model,
-                    "messages": messages,
-                    "max_tokens": sampling.max_tokens,
-                    "temperature": sampling.temperature,
-                    "seed": sampling.seed.wrapping_add(key),
-                    "stream": true,
-                    "stream_options": {"include_usage": true},
-                });
-                ask_http(client, url, &body, reply).await
+                let request = http::request(model, messages, &sampling, key);
+                http::ask(client, url, &request, reply).await
             }
         }
     }
@@ -157,66 +148,4 @@ async fn ask_engine(
         }
     }
     bail!("the engine stopped before the request ended")
-}
-
-async fn ask_http(client: &reqwest::Client, url: &str, body: &Value, reply: &mut Reply) -> anyhow::Result<()> {
-    let mut response = client.post(url).json(body).send().await.with_context(|| format!("cannot reach `{url}`"))?;
-    let status = response.status();
-    if !status.is_success() {
-        let text = response.text().await.unwrap_or_default();
-        bail!("`{url}` answered {status}: {}", text.chars().take(300).collect::<String>());
-    }
-    reply.has_text = true;
-    let mut buffer = Vec::new();
-    while let Some(chunk) = response.chunk().await.context("the connection broke")? {
-        buffer.extend_from_slice(&chunk);
-        while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = buffer.drain(..=end).collect();
-            let line = String::from_utf8_lossy(&line);
-            let Some(data) = line.trim().strip_prefix("data:") else { continue };
-            if data.trim() == "[DONE]" {
-                return finish_http(reply);
-            }
-            take_chunk(data.trim(), reply)?;
-        }
-        if buffer.len() > MAX_LINE {
-            bail!("the server sent a line of more than {MAX_LINE} bytes");
-        }
-    }
-    finish_http(reply)
-}
-
-fn finish_http(reply: &Reply) -> anyhow::Result<()> {
-    if reply.finish_reason.is_empty() {
-        bail!("the stream ended without a finish reason");
-    }
-    Ok(())
-}
-
-fn take_chunk(data: &str, reply: &mut Reply) -> anyhow::Result<()> {
-    let chunk: Value = serde_json::from_str(data).with_context(|| format!("the server sent `{data}`, not JSON"))?;
-    if let Some(message) = chunk["error"]["message"].as_str() {
-        bail!("the server reported: {message}");
-    }
-    let choice = &chunk["choices"][0];
-    if let Some(text) = choice["delta"]["content"].as_str().filter(|text| !text.is_empty()) {
-        reply.text.push_str(text);
-        // Corrected by the usage at the end where the server sends one; a chunk can hold several tokens.
-        reply.count_token();
-    }
-    if let Some(reason) = choice["finish_reason"].as_str() {
-        reply.finish_reason = reason.to_owned();
-    }
-    let usage = &chunk["usage"];
-    if let Some(tokens) = usage["completion_tokens"].as_u64() {
-        reply.tokens = tokens;
-        reply.prompt_tokens = usage["prompt_tokens"].as_u64();
-    }
-    let routing = &usage["routing"];
-    if let Some(handoffs) = routing["handoffs"].as_u64() {
-        reply.handoffs = Some(handoffs);
-        reply.llm_ratio = routing["llm_ratio"].as_f64();
-        reply.buffer_wait = routing["admission_wait_ms"].as_f64().map(|ms| Duration::from_secs_f64(ms / 1e3));
-    }
-    Ok(())
 }

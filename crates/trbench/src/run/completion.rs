@@ -1,7 +1,10 @@
 //! One call of `/v1/completions`: tokens with the log-probabilities of the most likely ones.
 
 use anyhow::{Context, bail};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
+use tokenrouter_api::completions::CompletionRequest;
+use tokenrouter_api::to_json;
 use tokenrouter_engine::routing::Signals;
 
 use crate::error::usage;
@@ -54,12 +57,24 @@ pub(super) fn base(url: &str) -> anyhow::Result<&str> {
     Ok(url.trim_end_matches('/').trim_end_matches("/v1"))
 }
 
+/// A request for token ids too.
+#[derive(Serialize)]
+struct WithIds {
+    #[serde(flatten)]
+    request: CompletionRequest,
+    /// vLLM's name for it; servers that do not know it ignore it.
+    return_token_ids: bool,
+}
+
 impl Endpoint {
-    /// Asks for tokens; `body` has the prompt and the sampling parameters.
-    pub(super) async fn complete(&self, client: &reqwest::Client, mut body: Value) -> anyhow::Result<Completion> {
-        body["model"] = json!(self.model);
-        // vLLM's name for it; servers that do not know it ignore it.
-        body["return_token_ids"] = json!(true);
+    /// Asks for tokens; the request has the prompt and the sampling parameters.
+    pub(super) async fn complete(
+        &self,
+        client: &reqwest::Client,
+        mut request: CompletionRequest,
+    ) -> anyhow::Result<Completion> {
+        request.sampling.model = Some(self.model.clone());
+        let body = to_json(&WithIds { request, return_token_ids: true });
         let place = || format!("endpoint `{}` ({})", self.name, self.url);
         let mut response =
             client.post(&self.url).json(&body).send().await.with_context(|| format!("{}: cannot reach it", place()))?;
@@ -146,6 +161,8 @@ fn entropy(logprobs: impl Iterator<Item = f64>) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

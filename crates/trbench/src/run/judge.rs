@@ -6,7 +6,7 @@ use tokenrouter_engine::model::ModelFiles;
 use tokenrouter_kernels::{SignalSet, StepNeeds};
 
 use crate::error::usage;
-use crate::offline::{OfflineModel, Use, parts};
+use crate::offline::{OfflineModel, Use, chunks};
 use crate::results::Judged;
 use crate::spec::RunSpec;
 use crate::stats::ratio;
@@ -50,7 +50,7 @@ impl Judge<'_> {
         let Self { name, config } = self;
         let bar = spinner(&format!("{name} reads the answers"));
         let files = ModelFiles::open(config)?;
-        let mut model = OfflineModel::load(&files, config.dtype, 0, Use::Read)?;
+        let mut model = OfflineModel::load(&files, config.dtype, 0, Use::Score)?;
         let needs = StepNeeds { signals: SignalSet { softmax: true, top_k: 0 }, ..StepNeeds::default() };
         let (mut agreeing, mut likely) = (Vec::new(), Vec::new());
         for answer in answers {
@@ -60,12 +60,12 @@ impl Judge<'_> {
             if first + 1 >= tokens.len() {
                 continue;
             }
-            model.skip(tokens, first)?;
+            model.prefill(tokens, first)?;
             let (mut agree, mut sum) = (0u32, 0.0);
-            for part in parts(first, tokens.len() - 1) {
+            for chunk in chunks(first, tokens.len() - 1) {
                 let vocab = model.vocab;
-                let out = model.read(tokens, part.clone(), needs)?;
-                for (row, at) in part.enumerate() {
+                let out = model.score(tokens, chunk.clone(), needs)?;
+                for (row, at) in chunk.enumerate() {
                     let (signal, next) = (out.signals[row], tokens[at + 1]);
                     agree += u32::from(signal.argmax == next);
                     sum += f64::from(out.logits[row * vocab + next as usize] - signal.log_sum_exp);

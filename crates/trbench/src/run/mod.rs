@@ -4,6 +4,7 @@ mod args;
 mod backend;
 mod cell;
 mod completion;
+mod http;
 mod judge;
 mod load;
 mod profile;

@@ -10,6 +10,8 @@ use std::collections::HashMap;
 
 use anyhow::bail;
 use serde_json::{Value, json};
+use tokenrouter_api::completions::{CompletionPrompt, CompletionRequest, Prompt, Prompts};
+use tokenrouter_api::sampling::Sampling;
 use tokenrouter_engine::config::Config;
 use tokenrouter_engine::model::ModelFiles;
 use tokenrouter_engine::routing::registry::{self, SystemView};
@@ -50,6 +52,15 @@ struct Journey {
     state: RequestState,
     by_entry: u64,
     fruitless: usize,
+}
+
+/// One completion by one server.
+struct Visit<'a> {
+    sampling: &'a SamplingParams,
+    /// Key of the request's draws.
+    key: u64,
+    /// Most tokens to ask for.
+    wanted: usize,
 }
 
 impl Remote {
@@ -124,14 +135,14 @@ impl Remote {
         reply.has_text = true;
         while end.is_none() {
             let before = journey.position;
-            let wanted = self.wanted(&journey, sampling, key);
-            let answer = self.complete(&journey, sampling, (key, wanted)).await?;
+            let visit = Visit { sampling, key, wanted: self.wanted(&journey, sampling, key) };
+            let answer = self.complete(&journey, &visit).await?;
             if journey.position == 0 && reply.prompt_tokens.is_none() {
                 reply.prompt_tokens = answer.prompt_tokens;
                 journey.ids.clone_from(&answer.prompt_ids);
             }
             let from = journey.at;
-            end = self.take(&mut journey, &answer, (sampling, key, wanted), reply);
+            end = self.take(&mut journey, &answer, &visit, reply);
             handoffs += u64::from(journey.at != from);
             journey.fruitless = if journey.position > before { 0 } else { journey.fruitless + 1 };
             if journey.fruitless > MAX_STEPS_WITHOUT_COMMIT {
@@ -169,28 +180,23 @@ impl Remote {
         self.policy.route(&mut BatchView::new(std::slice::from_mut(row), &output));
     }
 
-    async fn complete(
-        &self,
-        journey: &Journey,
-        sampling: &SamplingParams,
-        (key, wanted): (u64, usize),
-    ) -> anyhow::Result<Completion> {
+    async fn complete(&self, journey: &Journey, visit: &Visit<'_>) -> anyhow::Result<Completion> {
         let endpoint = &self.endpoints[journey.at];
         let prompt = match &journey.ids {
-            Some(ids) if endpoint.gives_ids.get() => json!(ids),
-            _ => json!(journey.prompt),
+            Some(ids) if endpoint.gives_ids.get() => Prompt::Ids(ids.clone()),
+            _ => Prompt::Text(journey.prompt.clone()),
         };
-        let mut body = json!({
-            "prompt": prompt,
-            "max_tokens": wanted,
-            "temperature": sampling.temperature,
-            "seed": sampling.seed.wrapping_add(key),
-            "logprobs": if self.policy.needs(journey.at).softmax { TOP } else { 1 },
-        });
-        if sampling.ignore_eos {
-            body["ignore_eos"] = json!(true);
-        }
-        endpoint.complete(&self.client, body).await
+        let sampling = Sampling {
+            max_tokens: Some(visit.wanted as u64),
+            temperature: Some(f64::from(visit.sampling.temperature)),
+            seed: Some(visit.sampling.seed.wrapping_add(visit.key)),
+            ignore_eos: visit.sampling.ignore_eos,
+            ..Sampling::default()
+        };
+        let logprobs = if self.policy.needs(journey.at).softmax { TOP } else { 1 };
+        let prompt = CompletionPrompt { prompt: Prompts::One(prompt), logprobs: Some(logprobs as u64) };
+        let request = CompletionRequest { sampling, prompt, unsupported: Default::default() };
+        endpoint.complete(&self.client, request).await
     }
 
     /// Commits or drops the tokens of an answer; returns why the request ends, if it does.
@@ -198,9 +204,10 @@ impl Remote {
         &self,
         journey: &mut Journey,
         answer: &Completion,
-        (sampling, key, wanted): (&SamplingParams, u64, usize),
+        visit: &Visit<'_>,
         reply: &mut Reply,
     ) -> Option<&'static str> {
+        let &Visit { sampling, key, wanted } = visit;
         // An end token is a candidate, too, but not part of the answer.
         let ended = answer.reason == "stop" && answer.tokens.len() < wanted;
         let end = ended.then(|| Token { text: String::new(), id: None, entropy: f32::NAN });

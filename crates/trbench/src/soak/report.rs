@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::stats::quantile;
+
 /// Slack of waits: timers, and steps of other requests, come on top of the queue timeout.
 const SLACK: Duration = Duration::from_secs(2);
 /// Latency of admitted requests may exceed that at capacity by this factor: others are cancelled and prefilled meanwhile.
@@ -49,30 +51,18 @@ pub(super) struct Report {
     pub(super) memory_mib: Vec<f64>,
 }
 
-fn quantile(sorted: &[f64], part: f64) -> f64 {
-    let last = sorted.len().saturating_sub(1);
-    sorted.get((last as f64 * part).round() as usize).copied().unwrap_or(0.0)
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    quantile(&sorted, 0.5)
-}
-
 impl Report {
     /// Sums up, and says which promises were broken. `latency`: mean at capacity.
     pub(super) fn judge(&mut self, queue_timeout: Duration, latency: Duration, max_growth_mib: f64) {
-        self.queue_waits_s.sort_by(f64::total_cmp);
-        self.latencies_s.sort_by(f64::total_cmp);
+        let quantile = |values: &[f64], q: f64| quantile(values, q).unwrap_or(0.0);
         self.queue_wait_p50_s = quantile(&self.queue_waits_s, 0.5);
         self.queue_wait_max_s = quantile(&self.queue_waits_s, 1.0);
         self.latency_p50_s = quantile(&self.latencies_s, 0.5);
         self.latency_p99_s = quantile(&self.latencies_s, 0.99);
         self.latency_max_s = quantile(&self.latencies_s, 1.0);
         let quarter = self.memory_mib.len() / 4;
-        self.memory_first_mib = median(&self.memory_mib[quarter..2 * quarter]);
-        self.memory_last_mib = median(&self.memory_mib[3 * quarter..]);
+        self.memory_first_mib = quantile(&self.memory_mib[quarter..2 * quarter], 0.5);
+        self.memory_last_mib = quantile(&self.memory_mib[3 * quarter..], 0.5);
         let ended = self.refused + self.completed + self.cancelled + self.timed_out + self.failed + self.lost;
         let growth = self.memory_last_mib - self.memory_first_mib;
         let wait = (queue_timeout + SLACK).as_secs_f64();

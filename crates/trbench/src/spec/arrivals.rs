@@ -48,7 +48,7 @@ impl Arrivals {
         let draws = (0..count as u64).map(|number| draw_unit(seed, number, 0, Purpose::Arrival));
         draws
             .map(|unit| {
-                time += gamma.as_ref().map_or_else(|| -(1.0 - unit).ln(), |gamma| quantile(gamma, unit)) / rate;
+                time += gamma.as_ref().map_or_else(|| -(1.0 - unit).ln(), |gamma| inverse_cdf(gamma, unit)) / rate;
                 Duration::from_secs_f64(time)
             })
             .collect()
@@ -57,7 +57,7 @@ impl Arrivals {
 
 /// The gap with this share of gaps below it. By bisection over the logarithm: the general inverse of the library gives NaN
 /// for small shapes, whose gaps span hundreds of orders of magnitude; gaps below 1e-14 of the mean count as that.
-fn quantile(gamma: &Gamma, unit: f64) -> f64 {
+fn inverse_cdf(gamma: &Gamma, unit: f64) -> f64 {
     const HALVINGS: usize = 60;
     let (mut low, mut high) = (1e-14_f64.ln(), 1e6_f64.ln());
     for _ in 0..HALVINGS {

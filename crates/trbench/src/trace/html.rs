@@ -1,73 +1,78 @@
 //! A trace as a page without external assets.
 
-use std::fmt::Write as _;
+use minijinja::Environment;
+use serde::Serialize;
 
 use super::{RequestTrace, TraceStep};
 
-const STYLE: &str = "\
-body{font:16px/1.6 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
-pre{white-space:pre-wrap;font:15px/1.7 ui-monospace,monospace;border:1px solid #ddd;border-radius:6px;padding:1rem}
-.m0{background:none}.m1{background:#fbd9a8}.m2{background:#bfe0f7}.m3{background:#b9e8d5}
-del{color:#999}.key span{padding:.1rem .5rem;border-radius:4px;margin-right:.5rem;border:1px solid #ddd}
-table{border-collapse:collapse;font-size:14px}td,th{padding:.15rem .8rem;border-bottom:1px solid #eee;text-align:left}
-td.n{text-align:right;font-variant-numeric:tabular-nums}";
+/// The name ends in `.html`, so that minijinja escapes what is put in.
+const NAME: &str = "page.html";
+const TEMPLATE: &str = include_str!("page.html");
+
+/// What the template shows.
+#[derive(Serialize)]
+struct Page<'a> {
+    title: String,
+    models: &'a [String],
+    steps: Vec<Step<'a>>,
+    switches: Vec<Switch<'a>>,
+}
+
+#[derive(Serialize)]
+struct Step<'a> {
+    committed: bool,
+    model: usize,
+    hint: String,
+    text: std::borrow::Cow<'a, str>,
+}
+
+#[derive(Serialize)]
+struct Switch<'a> {
+    position: usize,
+    from: &'a str,
+    to: &'a str,
+    score: String,
+    candidate: String,
+    fate: &'static str,
+}
 
 /// The whole page.
-pub(super) fn page(trace: &RequestTrace) -> String {
-    let title = escape(&trace.title());
-    let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\n<style>{STYLE}</style>\
-         </head><body>\n<h1>Tokens by origin</h1>\n<p>{title}</p>\n<p class=\"key\">"
-    );
-    for (index, name) in trace.models.iter().enumerate() {
-        let _ = write!(out, "<span class=\"m{}\">{}</span>", index % 4, escape(name));
-    }
-    out.push_str("<del>dropped candidate</del></p>\n<pre>");
-    trace.steps.iter().for_each(|step| token(&mut out, trace, step));
-    out.push_str("</pre>\n<h2>Switches</h2>\n<table><tr><th>position</th><th>from</th><th>to</th><th>score</th>");
-    out.push_str("<th>candidate</th><th></th></tr>\n");
-    for (index, to) in trace.switches() {
-        let step = &trace.steps[index];
-        let score = step.record.score.map(|score| format!("{score:.4}")).unwrap_or_default();
-        let _ = writeln!(
-            out,
-            "<tr><td class=\"n\">{}</td><td>{}</td><td>{}</td><td class=\"n\">{score}</td><td><code>{}</code></td><td>{}</td></tr>",
-            step.record.position,
-            escape(&trace.models[step.record.model]),
-            escape(&trace.models[to]),
-            escape(&format!("{:?}", step.text)),
-            if step.record.committed { "committed" } else { "dropped" },
-        );
-    }
-    out.push_str("</table>\n</body></html>\n");
-    out
-}
-
-fn token(out: &mut String, trace: &RequestTrace, step: &TraceStep) {
-    let record = step.record;
-    let score = record.score.map(|score| format!(", score {score:.4}")).unwrap_or_default();
-    let hint = format!("{}: {}{score}", record.position, trace.models[record.model]);
-    let (tag, text) = if record.committed {
-        ("span", escape(&step.text))
-    } else {
-        // On one line, so that it is not taken for part of the text.
-        ("del", escape(&step.text.replace('\n', "\\n")))
+pub(super) fn page(trace: &RequestTrace) -> anyhow::Result<String> {
+    let switch = |(index, to): (usize, usize)| {
+        let TraceStep { record, text } = &trace.steps[index];
+        Switch {
+            position: record.position,
+            from: &trace.models[record.model],
+            to: &trace.models[to],
+            score: record.score.map(|score| format!("{score:.4}")).unwrap_or_default(),
+            candidate: format!("{text:?}"),
+            fate: if record.committed { "committed" } else { "dropped" },
+        }
     };
-    let _ = write!(out, "<{tag} class=\"m{}\" title=\"{}\">{text}</{tag}>", record.model % 4, escape(&hint));
+    let page = Page {
+        title: trace.title(),
+        models: &trace.models,
+        steps: trace.steps.iter().map(|step| Step::new(trace, step)).collect(),
+        switches: trace.switches().map(switch).collect(),
+    };
+    let mut environment = Environment::new();
+    environment.set_keep_trailing_newline(true);
+    environment.add_template(NAME, TEMPLATE)?;
+    Ok(environment.get_template(NAME)?.render(page)?)
 }
 
-fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            c => out.push(c),
+impl<'a> Step<'a> {
+    fn new(trace: &RequestTrace, step: &'a TraceStep) -> Self {
+        let TraceStep { record, text } = step;
+        let score = record.score.map(|score| format!(", score {score:.4}")).unwrap_or_default();
+        Self {
+            committed: record.committed,
+            model: record.model,
+            hint: format!("{}: {}{score}", record.position, trace.models[record.model]),
+            // What was dropped stays on one line, so that it is not taken for part of the text.
+            text: if record.committed { text.into() } else { text.replace('\n', "\\n").into() },
         }
     }
-    out
 }
 
 #[cfg(test)]
@@ -81,10 +86,13 @@ mod tests {
             step(0, "<script>alert(1)</script>", true, 0, None),
             step(0, "\"><b>", false, 1, Some(1.0)),
             step(1, "large", true, 0, None),
-        ]));
+        ]))
+        .expect("a page");
         assert!(!page.contains("<script>") && !page.contains("<b>"), "{page}");
-        assert!(
-            page.contains("<del class=\"m0\"") && page.contains("<span class=\"m1\" title=\"1: large\">large</span>")
-        );
+        // Inside of `pre`, nothing but the text stands between two tokens.
+        let tokens = "<pre><span class=\"m0\" title=\"0: small\">&lt;script&gt;alert(1)&lt;&#x2f;script&gt;</span>\
+                      <del class=\"m0\" title=\"1: small, score 1.0000\">&quot;&gt;&lt;b&gt;</del>\
+                      <span class=\"m1\" title=\"1: large\">large</span></pre>";
+        assert!(page.contains(tokens), "{page}");
     }
 }

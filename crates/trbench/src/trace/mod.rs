@@ -115,7 +115,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<ExitCode> {
         return Err(usage(format!("`{}` has no request {}, it has up to {last}", path.display(), args.request)));
     };
     if let Some(file) = &args.html {
-        write_file(file, html::page(trace).as_bytes())?;
+        write_file(file, html::page(trace)?.as_bytes())?;
     }
     let mut out = std::io::stdout().lock();
     match args.output {

@@ -6,75 +6,77 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use tokenrouter_engine::keyed::{Purpose, draw_u64};
 
-use super::net::{Inputs, Net};
+use super::net::Net;
+use super::scale::Inputs;
 
-/// Samples that are scored at once when nothing is learnt.
-const SCORED: usize = 4096;
+/// Samples in a batch when nothing is learnt.
+const EVALUATION_BATCH: usize = 4096;
 
 /// How to train.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Training {
+pub(super) struct Hyperparameters {
     pub(super) epochs: usize,
-    /// Epochs without a better held-out loss after which training ends.
+    /// Epochs without a better validation loss after which training ends.
     pub(super) patience: usize,
     pub(super) batch: usize,
     pub(super) learning_rate: f64,
     pub(super) weight_decay: f64,
-    /// Share of the inputs that is left out in every update.
+    /// Share of the hidden states and embeddings that is replaced by 0 in every update.
     pub(super) dropout: f64,
-    /// Seed of the order of samples, and of what is left out.
+    /// Seed of the order of samples and of the dropout.
     pub(super) seed: u64,
 }
 
 /// How training went.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct History {
-    /// Loss on the samples to fit and on the held-out ones, before training and after each epoch.
+    /// Loss on the samples to fit and on those to validate, before training and after each epoch.
     pub(super) losses: Vec<(f64, f64)>,
     /// The epoch whose parameters were kept; 0 is before training.
     pub(super) best_epoch: usize,
 }
 
-/// Inputs with what is wanted of them.
+/// Inputs with their targets.
 pub(super) struct Labelled {
     pub(super) inputs: Inputs,
     /// 1 or 0, `[n]`.
-    pub(super) wanted: Tensor,
+    pub(super) targets: Tensor,
 }
 
 impl Labelled {
-    pub(super) fn new(inputs: Inputs, wanted: impl Iterator<Item = bool>) -> Result<Self> {
-        let wanted = Tensor::from_iter(wanted.map(|wanted| f32::from(u8::from(wanted))), &Device::Cpu)?;
-        Ok(Self { inputs, wanted })
+    pub(super) fn new(inputs: Inputs, targets: impl Iterator<Item = bool>) -> Result<Self> {
+        let targets = Tensor::from_iter(targets.map(|target| f32::from(u8::from(target))), &Device::Cpu)?;
+        Ok(Self { inputs, targets })
     }
 
     fn count(&self) -> usize {
-        self.wanted.elem_count()
+        self.targets.elem_count()
     }
 
-    fn part(&self, indices: Vec<u32>) -> Result<Self> {
+    fn batch(&self, indices: Vec<u32>) -> Result<Self> {
         let count = indices.len();
         let indices = Tensor::from_vec(indices, count, &Device::Cpu)?;
-        Ok(Self { inputs: self.inputs.select(&indices)?, wanted: self.wanted.index_select(&indices, 0)? })
+        Ok(Self { inputs: self.inputs.select(&indices)?, targets: self.targets.index_select(&indices, 0)? })
     }
 }
 
-/// Cross entropy of `sigmoid(logits)`, where a positive sample counts `positive` times.
-fn loss(logits: &Tensor, wanted: &Tensor, positive: f64) -> Result<Tensor> {
+/// Binary cross entropy of `sigmoid(logits)`, where a positive sample counts `positive_weight` times. The one of
+/// `candle_nn` has no weight and takes the logarithm of a sigmoid, which is infinite for large logits.
+fn loss(logits: &Tensor, targets: &Tensor, positive_weight: f64) -> Result<Tensor> {
     // ln(1 + exp(z)) = max(z, 0) + ln(1 + exp(-|z|)), which does not overflow.
     let softplus = |z: &Tensor| z.relu()? + (z.abs()?.neg()?.exp()? + 1.0)?.log()?;
-    let yes = (wanted * softplus(&logits.neg()?)?)?;
-    let no = ((1.0 - wanted)? * softplus(logits)?)?;
-    ((yes * positive)? + no)?.mean_all()
+    let positive = (targets * softplus(&logits.neg()?)?)?;
+    let negative = ((1.0 - targets)? * softplus(logits)?)?;
+    ((positive * positive_weight)? + negative)?.mean_all()
 }
 
 /// Mean loss without learning.
-fn mean_loss(net: &Net, samples: &Labelled, positive: f64) -> Result<f64> {
+fn mean_loss(net: &Net, samples: &Labelled, positive_weight: f64) -> Result<f64> {
     let mut sum = 0.0;
-    for start in (0..samples.count()).step_by(SCORED) {
-        let end = samples.count().min(start + SCORED);
-        let part = samples.part((start as u32..end as u32).collect())?;
-        let mean = loss(&net.forward(&part.inputs)?.detach(), &part.wanted, positive)?;
+    for start in (0..samples.count()).step_by(EVALUATION_BATCH) {
+        let end = samples.count().min(start + EVALUATION_BATCH);
+        let batch = samples.batch((start as u32..end as u32).collect())?;
+        let mean = loss(&net.forward(&batch.inputs)?.detach(), &batch.targets, positive_weight)?;
         sum += f64::from(mean.to_scalar::<f32>()?) * (end - start) as f64;
     }
     Ok(sum / samples.count() as f64)
@@ -83,37 +85,40 @@ fn mean_loss(net: &Net, samples: &Labelled, positive: f64) -> Result<f64> {
 /// Trains `net` in place; it ends with the parameters of its best epoch. The same for the same arguments.
 pub(super) fn train(
     net: &Net,
-    (fit, validation): (&Labelled, &Labelled),
-    how: Training,
+    fit: &Labelled,
+    validation: &Labelled,
+    options: Hyperparameters,
     bar: &ProgressBar,
 ) -> Result<History> {
-    let positives = f64::from(fit.wanted.sum_all()?.to_scalar::<f32>()?);
+    let positives = f64::from(fit.targets.sum_all()?.to_scalar::<f32>()?);
     let weight = (fit.count() as f64 - positives) / positives.max(1.0);
-    let params = ParamsAdamW { lr: how.learning_rate, weight_decay: how.weight_decay, ..ParamsAdamW::default() };
-    let mut optimizer = AdamW::new(net.vars(), params)?;
+    let params =
+        ParamsAdamW { lr: options.learning_rate, weight_decay: options.weight_decay, ..ParamsAdamW::default() };
+    let vars = net.vars();
+    let mut optimizer = AdamW::new(vars.clone(), params)?;
     let measure =
         |net: &Net| -> Result<(f64, f64)> { Ok((mean_loss(net, fit, weight)?, mean_loss(net, validation, weight)?)) };
-    let copy = |vars: Vec<Var>| vars.iter().map(|var| var.as_tensor().copy()).collect::<Result<Vec<_>>>();
+    let copy = |vars: &[Var]| vars.iter().map(|var| var.as_tensor().copy()).collect::<Result<Vec<_>>>();
     let mut losses = vec![measure(net)?];
-    let (mut best, mut best_epoch, mut least) = (copy(net.vars())?, 0, losses[0].1);
-    for epoch in 1..=how.epochs {
+    let (mut best, mut best_epoch, mut least) = (copy(&vars)?, 0, losses[0].1);
+    for epoch in 1..=options.epochs {
         let mut order: Vec<u32> = (0..fit.count() as u32).collect();
-        order.sort_by_key(|index| (draw_u64(how.seed, epoch as u64, u64::from(*index), Purpose::Route), *index));
-        for (number, batch) in order.chunks(how.batch).enumerate() {
-            let part = fit.part(batch.to_vec())?;
-            let inputs = part.inputs.dropped(how.dropout, how.seed, (epoch << 32 | number) as u64)?;
-            optimizer.backward_step(&loss(&net.forward(&inputs)?, &part.wanted, weight)?)?;
+        order.sort_by_key(|index| (draw_u64(options.seed, epoch as u64, u64::from(*index), Purpose::Route), *index));
+        for (number, indices) in order.chunks(options.batch).enumerate() {
+            let batch = fit.batch(indices.to_vec())?;
+            let inputs = batch.inputs.dropout(options.dropout, options.seed, (epoch << 32 | number) as u64)?;
+            optimizer.backward_step(&loss(&net.forward(&inputs)?, &batch.targets, weight)?)?;
         }
         let (fitted, held_out) = measure(net)?;
         bar.set_message(format!("epoch {epoch}: loss {fitted:.4}, held out {held_out:.4}"));
         losses.push((fitted, held_out));
         if held_out < least {
-            (best, best_epoch, least) = (copy(net.vars())?, epoch, held_out);
-        } else if epoch - best_epoch >= how.patience {
+            (best, best_epoch, least) = (copy(&vars)?, epoch, held_out);
+        } else if epoch - best_epoch >= options.patience {
             break;
         }
     }
-    for (var, values) in net.vars().iter().zip(&best) {
+    for (var, values) in vars.iter().zip(&best) {
         var.set(values)?;
     }
     Ok(History { losses, best_epoch })
@@ -124,31 +129,41 @@ mod tests {
     use tokenrouter_engine::heads::HeadKind;
 
     use super::*;
-    use crate::train::net::{Scales, Size};
+    use crate::train::label::{Samples, Split};
+    use crate::train::net::Size;
+    use crate::train::scale::Scales;
     use crate::train::score::auc;
     use crate::train::testing::separable;
 
-    fn how(seed: u64) -> Training {
-        Training { epochs: 20, patience: 5, batch: 64, learning_rate: 3e-3, weight_decay: 0.01, dropout: 0.1, seed }
+    fn options(seed: u64) -> Hyperparameters {
+        Hyperparameters {
+            epochs: 20,
+            patience: 5,
+            batch: 64,
+            learning_rate: 3e-3,
+            weight_decay: 0.01,
+            dropout: 0.1,
+            seed,
+        }
     }
 
     #[test]
     fn separable_samples_are_told_apart() {
         let samples = separable(900, 0.2);
-        let [fit, validation, test] = samples.split(1).expect("enough prompts");
+        let Split { fit, validation, test } = samples.split(1).expect("enough prompts");
         assert_eq!(fit.count() + validation.count() + test.count(), 900);
         let scales = Scales::of(&fit);
-        let size = Size { hidden: 16, blocks: 1, expansion: 2 };
+        let size = Size { width: fit.width, logits: fit.logits, hidden: 16, blocks: 1, expansion: 2 };
         for kind in HeadKind::ALL {
             let learn = |seed| {
-                let net = Net::new(kind, (fit.width, fit.logits), size, seed).expect("a network");
-                let labelled = |samples: &crate::train::label::Samples| {
+                let net = Net::new(kind, size, seed).expect("a network");
+                let labelled = |samples: &Samples| {
                     Labelled::new(scales.apply(samples).expect("inputs"), samples.divergent.iter().copied())
                         .expect("labels")
                 };
-                let parts = (labelled(&fit), labelled(&validation));
+                let (fit, validation) = (labelled(&fit), labelled(&validation));
                 let bar = ProgressBar::hidden();
-                let history = train(&net, (&parts.0, &parts.1), how(seed), &bar).expect("trains");
+                let history = train(&net, &fit, &validation, options(seed), &bar).expect("trains");
                 let scores = net.forward(&labelled(&test).inputs).and_then(|logits| logits.to_vec1()).expect("scores");
                 (history, scores)
             };

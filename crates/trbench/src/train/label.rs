@@ -4,18 +4,24 @@ use indicatif::ProgressBar;
 use tokenrouter_engine::keyed::{Purpose, draw_u64};
 use tokenrouter_kernels::{SignalSet, StepNeeds};
 
-use crate::offline::{OfflineModel, Written, parts};
+use crate::offline::{Completion, OfflineModel, chunks};
 
 /// Largest logits that a sample keeps, as R2R has it; fewer when the vocabulary is smaller.
 const TOP_LOGITS: usize = 100;
 
-/// Differences that are let pass: the large model could as well have written the small one's token.
+/// Differences that do not count as divergence: the large model could as well have written the small one's token.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Neutral {
-    /// The token is among the large model's most likely ones, this many.
+    /// The token is among this many most likely ones of the large model.
     pub(super) top: usize,
     /// And at least this share as likely as the most likely one.
     pub(super) ratio: f32,
+}
+
+/// Two models with the same vocabulary.
+pub(super) struct Models {
+    pub(super) small: OfflineModel,
+    pub(super) large: OfflineModel,
 }
 
 /// Samples, one per token that the large model wrote.
@@ -37,6 +43,24 @@ pub(super) struct Samples {
     pub(super) divergent: Vec<bool>,
     /// The prompt that the text answers, `[n]`.
     pub(super) prompt: Vec<usize>,
+}
+
+/// Samples by use. All texts of a prompt are in the same part.
+#[derive(Debug)]
+pub(super) struct Split {
+    /// To fit the parameters (70 %).
+    pub(super) fit: Samples,
+    /// To end training in time and to choose the threshold (15 %).
+    pub(super) validation: Samples,
+    /// To report on (15 %).
+    pub(super) test: Samples,
+}
+
+impl Split {
+    /// The parts: to fit, to validate, to test.
+    pub(super) fn parts(&self) -> [&Samples; 3] {
+        [&self.fit, &self.validation, &self.test]
+    }
 }
 
 impl Samples {
@@ -66,9 +90,8 @@ impl Samples {
         }
     }
 
-    /// Samples to fit (70 %), to stop in time and choose the threshold (15 %), and to test (15 %). All texts of a prompt are
-    /// in the same part. None when there are less than three prompts.
-    pub(super) fn split(&self, seed: u64) -> Option<[Self; 3]> {
+    /// A random split by prompt, a function of `seed`. None when there are less than three prompts.
+    pub(super) fn split(&self, seed: u64) -> Option<Split> {
         let mut prompts = self.prompt.clone();
         prompts.sort_unstable();
         prompts.dedup();
@@ -84,17 +107,18 @@ impl Samples {
         };
         let (rest, test) = prompts.split_at(n - held_out);
         let (fit, validation) = rest.split_at(rest.len() - held_out);
-        Some([part(fit), part(validation), part(test)])
+        Some(Split { fit: part(fit), validation: part(validation), test: part(test) })
     }
 }
 
-/// Lets both models read what the large one wrote.
+/// Compares what both models predict for the texts that the large one wrote.
 pub(super) fn label(
-    (small, large): (&mut OfflineModel, &mut OfflineModel),
-    texts: &[Written],
+    models: &mut Models,
+    texts: &[Completion],
     neutral: Option<Neutral>,
     bar: &ProgressBar,
 ) -> anyhow::Result<Samples> {
+    let Models { small, large } = models;
     let (width, logits) = (small.d_model, TOP_LOGITS.min(small.vocab));
     let small_needs =
         StepNeeds { hidden: true, signals: SignalSet { softmax: true, top_k: logits }, ..StepNeeds::default() };
@@ -106,11 +130,11 @@ pub(super) fn label(
         bar.set_message(format!("labelling text {} of {}", number + 1, texts.len()));
         // The position before a token is the one that predicts it.
         let first = text.prompt_tokens - 1;
-        small.skip(&text.tokens, first)?;
-        large.skip(&text.tokens, first)?;
-        for part in parts(first, text.tokens.len() - 1) {
-            let there = large.read(&text.tokens, part.clone(), large_needs)?;
-            let here = small.read(&text.tokens, part, small_needs)?;
+        small.prefill(&text.tokens, first)?;
+        large.prefill(&text.tokens, first)?;
+        for chunk in chunks(first, text.tokens.len() - 1) {
+            let there = large.score(&text.tokens, chunk.clone(), large_needs)?;
+            let here = small.score(&text.tokens, chunk, small_needs)?;
             samples.hidden.extend_from_slice(&here.hidden);
             samples.top.extend(here.top.iter().map(|(logit, _)| *logit));
             let mut candidates = Vec::new();
@@ -146,7 +170,7 @@ mod tests {
     use tokenrouter_engine::{Request, RequestId, SamplingParams};
 
     use super::*;
-    use crate::offline::{Use, Writing};
+    use crate::offline::{Generation, Use};
     use tokenrouter_testing::tiny;
 
     fn files(seed: u64) -> ModelFiles {
@@ -182,16 +206,16 @@ mod tests {
         let (small_files, large_files) = (files(1), files(2));
         let load =
             |files: &ModelFiles, purpose| OfflineModel::load(files, WeightDtype::F32, 1, purpose).expect("loads");
-        let (mut small, mut large) = (load(&small_files, Use::Read), load(&large_files, Use::Write));
-        let writing = Writing { temperature: 1.0, seed: 4, length: 12, tokens: 40 };
+        let mut models = Models { small: load(&small_files, Use::Score), large: load(&large_files, Use::Generate) };
+        let options = Generation { temperature: 1.0, seed: 4, length: 12, tokens: 40 };
         let bar = ProgressBar::hidden();
         let prompts = [vec![5, 6, 7], vec![8], vec![9, 10]];
-        let texts = large.write(&prompts, &writing, &bar).expect("writes");
+        let texts = models.large.generate(&prompts, &options, &bar).expect("writes");
         assert!(texts.iter().map(|text| text.tokens.len() - text.prompt_tokens).sum::<usize>() >= 40);
-        assert_eq!(load(&large_files, Use::Write).write(&prompts, &writing, &bar).expect("writes"), texts);
-        let samples = label((&mut small, &mut large), &texts, None, &bar).expect("labels");
+        assert_eq!(load(&large_files, Use::Generate).generate(&prompts, &options, &bar).expect("writes"), texts);
+        let samples = label(&mut models, &texts, None, &bar).expect("labels");
         let lax = Neutral { top: 96, ratio: 1e-6 };
-        let none = label((&mut small, &mut large), &texts, Some(lax), &bar).expect("labels");
+        let none = label(&mut models, &texts, Some(lax), &bar).expect("labels");
         assert_eq!(none.positives(), 0, "every token is among all tokens");
         let mut at = 0;
         for text in &texts {
@@ -209,6 +233,6 @@ mod tests {
         }
         assert_eq!((at, samples.logits, samples.top.len()), (samples.count(), 96, 96 * at));
         assert!(samples.positives() > 0);
-        assert!(samples.split(0).expect("three prompts").iter().all(|part| part.count() > 0));
+        assert!(samples.split(0).expect("three prompts").parts().iter().all(|part| part.count() > 0));
     }
 }

@@ -4,19 +4,25 @@
 //! what the engine gives it.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 
-use candle_core::{Device, Result, Tensor, Var};
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_nn::{Init, Linear, Module, VarMap, ops};
+use tokenrouter_core::keyed::{Purpose, draw_unit};
 use tokenrouter_engine::heads::{HeadKind, HeadTensor};
-use tokenrouter_engine::keyed::{Purpose, draw_unit};
 
-use super::label::Samples;
+use super::scale::{Inputs, LayerValues, Scale, Scales};
 
 /// Epsilon of layer norms, as in R2R's classifier.
-const EPSILON: f64 = 1e-5;
+const EPSILON: f32 = 1e-5;
 
 /// Sizes of a network.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
+    /// Width of the small model's hidden state and of its embedding.
+    pub(super) width: usize,
+    /// Number of its top logits.
+    pub(super) logits: usize,
     /// Width of the hidden layers.
     pub(super) hidden: usize,
     /// Residual blocks of R2R's classifier.
@@ -25,249 +31,181 @@ pub(super) struct Size {
     pub(super) expansion: usize,
 }
 
-/// Samples as tensors, standardised.
-#[derive(Debug)]
-pub(super) struct Inputs {
-    pub(super) hidden: Tensor,
-    pub(super) embedding: Tensor,
-    pub(super) top: Tensor,
-}
-
-/// Mean and inverse standard deviation of each input.
-#[derive(Debug, Clone)]
-pub(super) struct Scale {
-    mean: Vec<f32>,
-    inverse: Vec<f32>,
-}
-
-/// The scales of all inputs of a data set.
-#[derive(Debug, Clone)]
-pub(super) struct Scales {
-    hidden: Scale,
-    embedding: Scale,
-    top: Scale,
-}
-
-impl Scale {
-    fn of(values: &[f32], width: usize) -> Self {
-        let n = (values.len() / width).max(1) as f64;
-        let (mut sum, mut squares) = (vec![0f64; width], vec![0f64; width]);
-        for row in values.chunks_exact(width) {
-            for (i, value) in row.iter().enumerate() {
-                sum[i] += f64::from(*value);
-                squares[i] += f64::from(*value).powi(2);
-            }
-        }
-        let variance = |i: usize| (squares[i] / n - (sum[i] / n).powi(2)).max(0.0);
-        // An input that hardly changes must not become noise.
-        let inverse = (0..width).map(|i| (1.0 / (variance(i).sqrt() + 1e-4)) as f32).collect();
-        Self { mean: sum.iter().map(|sum| (sum / n) as f32).collect(), inverse }
-    }
-
-    fn apply(&self, values: &[f32]) -> Result<Tensor> {
-        let width = self.mean.len();
-        let scaled =
-            values.iter().enumerate().map(|(at, value)| (value - self.mean[at % width]) * self.inverse[at % width]);
-        Tensor::from_iter(scaled, &Device::Cpu)?.reshape(((), width))
-    }
-
-    /// Changes a layer `[outputs, inputs]` on standardised inputs (from `from` on) into one on raw inputs.
-    fn fold(&self, (weight, inputs): (&mut [f32], usize), from: usize, bias: &mut [f32]) {
-        for (row, bias) in weight.chunks_exact_mut(inputs).zip(bias) {
-            let mut shift = 0f64;
-            let row = &mut row[from..from + self.mean.len()];
-            for (weight, (mean, inverse)) in row.iter_mut().zip(self.mean.iter().zip(&self.inverse)) {
-                *weight *= inverse;
-                shift += f64::from(*weight) * f64::from(*mean);
-            }
-            *bias = (f64::from(*bias) - shift) as f32;
-        }
-    }
-}
-
-impl Scales {
-    pub(super) fn of(samples: &Samples) -> Self {
-        Self {
-            hidden: Scale::of(&samples.hidden, samples.width),
-            embedding: Scale::of(&samples.embedding, samples.width),
-            top: Scale::of(&samples.top, samples.logits),
-        }
-    }
-
-    pub(super) fn apply(&self, samples: &Samples) -> Result<Inputs> {
-        Ok(Inputs {
-            hidden: self.hidden.apply(&samples.hidden)?,
-            embedding: self.embedding.apply(&samples.embedding)?,
-            top: self.top.apply(&samples.top)?,
-        })
-    }
-}
-
-impl Inputs {
-    pub(super) fn select(&self, indices: &Tensor) -> Result<Self> {
-        Ok(Self {
-            hidden: self.hidden.index_select(indices, 0)?,
-            embedding: self.embedding.index_select(indices, 0)?,
-            top: self.top.index_select(indices, 0)?,
-        })
-    }
-
-    /// Hidden states and embeddings of which a share is replaced by 0, their mean, and the others scaled up for it; the
-    /// logits stay whole, because their differences count. The draws are keyed.
-    pub(super) fn dropped(&self, share: f64, seed: u64, key: u64) -> Result<Self> {
-        if share == 0.0 {
-            return Ok(Self { hidden: self.hidden.clone(), embedding: self.embedding.clone(), top: self.top.clone() });
-        }
-        let kept = (1.0 / (1.0 - share)) as f32;
-        let drop = |values: &Tensor, which: u64| {
-            let draw = |at: u64| draw_unit(seed, 2 * key + which, at, Purpose::Sample);
-            let mask = (0..values.elem_count() as u64).map(|at| if draw(at) < share { 0.0 } else { kept });
-            values * Tensor::from_iter(mask, &Device::Cpu)?.reshape(values.shape())?
-        };
-        Ok(Self { hidden: drop(&self.hidden, 0)?, embedding: drop(&self.embedding, 1)?, top: self.top.clone() })
-    }
-}
-
-/// A head's parameters under their names in the file.
-#[derive(Debug)]
+/// A head that can be trained. Its parameters have the names of the head file.
 pub(super) struct Net {
-    kind: HeadKind,
-    vars: BTreeMap<String, Var>,
-    blocks: usize,
+    vars: VarMap,
+    layers: Layers,
+}
+
+enum Layers {
+    R2r(Box<R2rLayers>),
+    Citer { input: Linear, hidden: Linear, output: Linear },
+    Deferral(Linear),
+}
+
+struct R2rLayers {
+    logits_projection: Linear,
+    combined_projection: Linear,
+    input_projection: Linear,
+    blocks: Vec<ResidualBlock>,
+    output_norm: LayerNorm,
+    output: Linear,
+}
+
+struct ResidualBlock {
+    norm: LayerNorm,
+    expand: Linear,
+    contract: Linear,
+}
+
+/// Not `candle_nn::LayerNorm`, whose fused operation has no gradient.
+struct LayerNorm {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+impl Module for LayerNorm {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        ops::layer_norm_slow(x, &self.weight, &self.bias, EPSILON)
+    }
+}
+
+impl Module for ResidualBlock {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        x + self.contract.forward(&self.expand.forward(&self.norm.forward(x)?)?.gelu_erf()?)?
+    }
+}
+
+impl R2rLayers {
+    fn forward(&self, inputs: &Inputs) -> Result<Tensor> {
+        let projected = self.logits_projection.forward(&inputs.top)?;
+        let combined = Tensor::cat(&[&inputs.hidden, &inputs.embedding, &projected], 1)?;
+        let x = self.input_projection.forward(&self.combined_projection.forward(&combined)?)?;
+        let x = self.blocks.iter().try_fold(x, |x, block| block.forward(&x))?;
+        self.output.forward(&self.output_norm.forward(&x)?)
+    }
+}
+
+/// Makes layers whose parameters are a function of the seed and of the order of the layers: the initialisers of
+/// `candle_nn` draw from a generator that cannot be seeded on the CPU.
+struct Builder {
+    vars: VarMap,
+    seed: u64,
+}
+
+impl Builder {
+    /// Weights are uniform within `1 / sqrt(inputs)`, biases are 0.
+    fn linear(&mut self, name: &str, inputs: usize, outputs: usize) -> Result<Linear> {
+        let bound = 1.0 / (inputs as f64).sqrt();
+        let key = self.vars.all_vars().len() as u64;
+        let draw = |at: u64| (bound * (2.0 * draw_unit(self.seed, key, at, Purpose::Sample) - 1.0)) as f32;
+        let values: Vec<f32> = (0..(outputs * inputs) as u64).map(draw).collect();
+        let path = format!("{name}.weight");
+        let weight = self.constant(&path, &[outputs, inputs], 0.0)?;
+        self.vars.set_one(&path, Tensor::from_vec(values, (outputs, inputs), &Device::Cpu)?)?;
+        Ok(Linear::new(weight, Some(self.constant(&format!("{name}.bias"), &[outputs], 0.0)?)))
+    }
+
+    fn norm(&self, name: &str, width: usize) -> Result<LayerNorm> {
+        let weight = self.constant(&format!("{name}.weight"), &[width], 1.0)?;
+        Ok(LayerNorm { weight, bias: self.constant(&format!("{name}.bias"), &[width], 0.0)? })
+    }
+
+    fn constant(&self, path: &str, shape: &[usize], value: f64) -> Result<Tensor> {
+        self.vars.get(shape, path, Init::Const(value), DType::F32, &Device::Cpu)
+    }
+
+    fn r2r(&mut self, size: Size) -> Result<R2rLayers> {
+        let h = size.hidden;
+        let logits_projection = self.linear("logits_projection", size.logits, size.width)?;
+        let combined_projection = self.linear("combined_projection", 3 * size.width, h)?;
+        let input_projection = self.linear("backbone.input_projection", h, h)?;
+        let mut blocks = Vec::new();
+        for block in 0..size.blocks {
+            let name = |part: &str| format!("backbone.blocks.{block}.{part}");
+            blocks.push(ResidualBlock {
+                norm: self.norm(&name("layer_norm"), h)?,
+                expand: self.linear(&name("mlp.0"), h, size.expansion * h)?,
+                contract: self.linear(&name("mlp.3"), size.expansion * h, h)?,
+            });
+        }
+        let output_norm = self.norm("backbone.output_layer.0", h)?;
+        let output = self.linear("backbone.output_layer.1", h, 1)?;
+        Ok(R2rLayers { logits_projection, combined_projection, input_projection, blocks, output_norm, output })
+    }
 }
 
 impl Net {
     /// Random parameters, a function of `seed`.
-    pub(super) fn new(kind: HeadKind, (width, logits): (usize, usize), size: Size, seed: u64) -> Result<Self> {
-        let mut net = Self { kind, vars: BTreeMap::new(), blocks: size.blocks };
-        let h = size.hidden;
-        match kind {
-            HeadKind::R2rMlp => {
-                net.linear("logits_projection", width, logits, seed)?;
-                net.linear("combined_projection", h, 3 * width, seed)?;
-                net.linear("backbone.input_projection", h, h, seed)?;
-                for block in 0..size.blocks {
-                    let name = |part: &str| format!("backbone.blocks.{block}.{part}");
-                    net.norm(&name("layer_norm"), h)?;
-                    net.linear(&name("mlp.0"), size.expansion * h, h, seed)?;
-                    net.linear(&name("mlp.3"), h, size.expansion * h, seed)?;
-                }
-                net.norm("backbone.output_layer.0", h)?;
-                net.linear("backbone.output_layer.1", 1, h, seed)?;
-            }
-            HeadKind::CiterMlp => {
-                net.linear("mlp.0", h, width, seed)?;
-                net.linear("mlp.4", h.div_ceil(2), h, seed)?;
-                net.linear("linear", 1, h.div_ceil(2), seed)?;
-            }
-            HeadKind::DeferralRow => net.linear("lm_head", 1, width, seed)?,
-        }
-        Ok(net)
+    pub(super) fn new(kind: HeadKind, size: Size, seed: u64) -> Result<Self> {
+        let mut builder = Builder { vars: VarMap::new(), seed };
+        let half = size.hidden.div_ceil(2);
+        let layers = match kind {
+            HeadKind::R2rMlp => Layers::R2r(Box::new(builder.r2r(size)?)),
+            HeadKind::CiterMlp => Layers::Citer {
+                input: builder.linear("mlp.0", size.width, size.hidden)?,
+                hidden: builder.linear("mlp.4", size.hidden, half)?,
+                output: builder.linear("linear", half, 1)?,
+            },
+            HeadKind::DeferralRow => Layers::Deferral(builder.linear("lm_head", size.width, 1)?),
+        };
+        Ok(Self { vars: builder.vars, layers })
     }
 
-    fn linear(&mut self, name: &str, outputs: usize, inputs: usize, seed: u64) -> Result<()> {
-        let bound = 1.0 / (inputs as f64).sqrt();
-        let key = self.vars.len() as u64;
-        let draw = |at: u64| (bound * (2.0 * draw_unit(seed, key, at, Purpose::Sample) - 1.0)) as f32;
-        let values: Vec<f32> = (0..(outputs * inputs) as u64).map(draw).collect();
-        self.put(format!("{name}.weight"), Tensor::from_vec(values, (outputs, inputs), &Device::Cpu)?)?;
-        self.put(format!("{name}.bias"), Tensor::from_vec(vec![0f32; outputs], outputs, &Device::Cpu)?)
-    }
-
-    fn norm(&mut self, name: &str, width: usize) -> Result<()> {
-        self.put(format!("{name}.weight"), Tensor::from_vec(vec![1f32; width], width, &Device::Cpu)?)?;
-        self.put(format!("{name}.bias"), Tensor::from_vec(vec![0f32; width], width, &Device::Cpu)?)
-    }
-
-    fn put(&mut self, name: String, values: Tensor) -> Result<()> {
-        self.vars.insert(name, Var::from_tensor(&values)?);
-        Ok(())
-    }
-
-    /// All parameters, in a fixed order.
+    /// All parameters.
     pub(super) fn vars(&self) -> Vec<Var> {
-        self.vars.values().cloned().collect()
+        self.vars.all_vars()
     }
 
     /// Logits of the head's score, `[n]`.
     pub(super) fn forward(&self, inputs: &Inputs) -> Result<Tensor> {
-        let logits = match self.kind {
-            HeadKind::R2rMlp => self.r2r(inputs)?,
-            HeadKind::CiterMlp => {
-                let features = self.apply("mlp.0", &inputs.hidden)?.relu()?;
-                self.apply("linear", &self.apply("mlp.4", &features)?)?
+        let logits = match &self.layers {
+            Layers::R2r(layers) => layers.forward(inputs)?,
+            Layers::Citer { input, hidden, output } => {
+                output.forward(&hidden.forward(&input.forward(&inputs.hidden)?.relu()?)?)?
             }
-            HeadKind::DeferralRow => self.apply("lm_head", &inputs.hidden)?,
+            Layers::Deferral(layer) => layer.forward(&inputs.hidden)?,
         };
         logits.squeeze(1)
     }
 
-    fn r2r(&self, inputs: &Inputs) -> Result<Tensor> {
-        let projected = self.apply("logits_projection", &inputs.top)?;
-        let combined = Tensor::cat(&[&inputs.hidden, &inputs.embedding, &projected], 1)?;
-        let mut x = self.apply("backbone.input_projection", &self.apply("combined_projection", &combined)?)?;
-        for block in 0..self.blocks {
-            let name = |part: &str| format!("backbone.blocks.{block}.{part}");
-            let wide = self.apply(&name("mlp.0"), &self.normed(&name("layer_norm"), &x)?)?.gelu_erf()?;
-            x = (x + self.apply(&name("mlp.3"), &wide)?)?;
-        }
-        self.apply("backbone.output_layer.1", &self.normed("backbone.output_layer.0", &x)?)
-    }
-
-    fn var(&self, name: &str, part: &str) -> Result<&Tensor> {
-        let name = format!("{name}.{part}");
-        self.vars
-            .get(&name)
-            .map(Var::as_tensor)
-            .ok_or_else(|| candle_core::Error::Msg(format!("no parameter `{name}`")))
-    }
-
-    fn apply(&self, name: &str, x: &Tensor) -> Result<Tensor> {
-        x.matmul(&self.var(name, "weight")?.t()?)?.broadcast_add(self.var(name, "bias")?)
-    }
-
-    /// From single operations, because candle's fused layer norm has no gradient.
-    fn normed(&self, name: &str, x: &Tensor) -> Result<Tensor> {
-        let centred = x.broadcast_sub(&x.mean_keepdim(1)?)?;
-        let variance = centred.sqr()?.mean_keepdim(1)?;
-        let normed = centred.broadcast_div(&(variance + EPSILON)?.sqrt()?)?;
-        normed.broadcast_mul(self.var(name, "weight")?)?.broadcast_add(self.var(name, "bias")?)
-    }
-
     /// The tensors of a head file.
     pub(super) fn export(&self, scales: &Scales) -> Result<BTreeMap<String, HeadTensor>> {
-        let mut values: BTreeMap<String, (Vec<usize>, Vec<f32>)> = BTreeMap::new();
-        for (name, var) in &self.vars {
-            values.insert(name.clone(), (var.dims().to_vec(), var.flatten_all()?.to_vec1()?));
+        let mut tensors = BTreeMap::new();
+        for (name, var) in self.vars.data().lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            tensors.insert(name.clone(), HeadTensor::f32(var.dims(), var.flatten_all()?.to_vec1()?));
         }
-        let mut fold = |name: &str, folds: &[(&Scale, usize)]| {
-            let Some((_, mut bias)) = values.remove(&format!("{name}.bias")) else { return };
-            let outputs = bias.len();
-            if let Some((shape, weight)) = values.get_mut(&format!("{name}.weight")) {
-                for (scale, from) in folds {
-                    scale.fold((weight, shape[1]), *from, &mut bias);
-                }
+        let mut fold = |name: &str, layer: &Linear, scales: &[&Scale]| -> Result<()> {
+            let (outputs, inputs) = layer.weight().dims2()?;
+            let bias = layer.bias().map_or_else(|| Ok(vec![0.0; outputs]), Tensor::to_vec1)?;
+            let mut values = LayerValues { weight: layer.weight().flatten_all()?.to_vec1()?, bias, inputs };
+            let mut first = 0;
+            for scale in scales {
+                scale.fold(&mut values, first);
+                first += scale.width();
             }
-            values.insert(format!("{name}.bias"), (vec![outputs], bias));
+            tensors.insert(format!("{name}.weight"), HeadTensor::f32([outputs, inputs], values.weight));
+            tensors.insert(format!("{name}.bias"), HeadTensor::f32([outputs], values.bias));
+            Ok(())
         };
-        match self.kind {
-            HeadKind::R2rMlp => {
-                fold("logits_projection", &[(&scales.top, 0)]);
-                fold("combined_projection", &[(&scales.hidden, 0), (&scales.embedding, scales.hidden.mean.len())]);
+        match &self.layers {
+            Layers::R2r(layers) => {
+                fold("logits_projection", &layers.logits_projection, &[&scales.top])?;
+                fold("combined_projection", &layers.combined_projection, &[&scales.hidden, &scales.embedding])?;
             }
-            HeadKind::CiterMlp => {
-                fold("mlp.0", &[(&scales.hidden, 0)]);
+            Layers::Citer { input, .. } => {
+                fold("mlp.0", input, &[&scales.hidden])?;
                 // A batch norm that changes nothing: its epsilon of 1e-5 makes the variance 1.
-                let wide = values["mlp.0.bias"].1.len();
+                let width = input.weight().dim(0)?;
                 for (name, value) in
                     [("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0 - 1e-5)]
                 {
-                    values.insert(format!("mlp.1.{name}"), (vec![wide], vec![value; wide]));
+                    tensors.insert(format!("mlp.1.{name}"), HeadTensor::f32([width], vec![value; width]));
                 }
             }
-            HeadKind::DeferralRow => fold("lm_head", &[(&scales.hidden, 0)]),
+            Layers::Deferral(layer) => fold("lm_head", layer, &[&scales.hidden])?,
         }
-        Ok(values.into_iter().map(|(name, (shape, values))| (name, HeadTensor::f32(shape, values))).collect())
+        Ok(tensors)
     }
 }
 
@@ -276,6 +214,7 @@ mod tests {
     use tokenrouter_engine::heads::{About, Head, HeadFile, R2rInputs};
 
     use super::*;
+    use crate::train::label::Samples;
     use crate::train::testing::separable;
 
     /// What is trained and what the engine loads from the file are the same function.
@@ -283,9 +222,9 @@ mod tests {
     fn a_file_scores_as_the_network() {
         let samples = separable(50, 0.3);
         let scales = Scales::of(&samples);
-        let size = Size { hidden: 12, blocks: 2, expansion: 2 };
+        let size = Size { width: samples.width, logits: samples.logits, hidden: 12, blocks: 2, expansion: 2 };
         for kind in HeadKind::ALL {
-            let net = Net::new(kind, (samples.width, samples.logits), size, 3).expect("a network");
+            let net = Net::new(kind, size, 3).expect("a network");
             let logits: Vec<f32> =
                 scales.apply(&samples).and_then(|inputs| net.forward(&inputs)?.to_vec1()).expect("a forward pass");
             let tensors = net.export(&scales).expect("tensors");

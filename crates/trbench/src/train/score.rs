@@ -21,7 +21,7 @@ pub(super) fn auc(scores: &[f32], positive: &[bool]) -> f64 {
 
 /// What a threshold does.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(super) struct Point {
+pub(super) struct OperatingPoint {
     /// Tokens with a hardness above it go to the large model.
     pub(super) threshold: f64,
     /// Share of tokens that do.
@@ -33,7 +33,7 @@ pub(super) struct Point {
 }
 
 /// What a threshold on `hardness` does.
-pub(super) fn point(hardness: &[f32], divergent: &[bool], threshold: f64) -> Point {
+pub(super) fn operating_point(hardness: &[f32], divergent: &[bool], threshold: f64) -> OperatingPoint {
     let routed = hardness.iter().map(|score| f64::from(*score) > threshold);
     let (mut sent, mut caught) = (0usize, 0usize);
     for (routed, divergent) in routed.zip(divergent) {
@@ -43,7 +43,7 @@ pub(super) fn point(hardness: &[f32], divergent: &[bool], threshold: f64) -> Poi
     let all = divergent.iter().filter(|divergent| **divergent).count();
     let ratio = |a: usize, b: usize| if b == 0 { f64::NAN } else { a as f64 / b as f64 };
     let (share, recall) = (ratio(sent, hardness.len()), ratio(caught, all));
-    Point { threshold, share, recall, precision: ratio(caught, sent) }
+    OperatingPoint { threshold, share, recall, precision: ratio(caught, sent) }
 }
 
 /// The threshold with the share nearest to `share`: half way between two scores, so that equality does not matter.
@@ -115,11 +115,11 @@ mod tests {
         let hardness: Vec<f32> = (0..10).map(|i| i as f32).collect();
         let divergent: Vec<bool> = (0..10).map(|i| [3, 8, 9].contains(&i)).collect();
         let threshold = threshold_for_share(&hardness, 0.2);
-        let wanted = Point { threshold: 7.5, share: 0.2, recall: 2.0 / 3.0, precision: 1.0 };
-        assert_eq!(point(&hardness, &divergent, threshold), wanted);
+        let wanted = OperatingPoint { threshold: 7.5, share: 0.2, recall: 2.0 / 3.0, precision: 1.0 };
+        assert_eq!(operating_point(&hardness, &divergent, threshold), wanted);
         assert_eq!(threshold_for_recall(&hardness, &divergent, 0.6), 7.5);
-        assert_eq!(point(&hardness, &divergent, threshold_for_recall(&hardness, &divergent, 1.0)).share, 0.7);
-        assert_eq!(point(&hardness, &divergent, threshold_for_share(&hardness, 1.0)).recall, 1.0);
+        assert_eq!(operating_point(&hardness, &divergent, threshold_for_recall(&hardness, &divergent, 1.0)).share, 0.7);
+        assert_eq!(operating_point(&hardness, &divergent, threshold_for_share(&hardness, 1.0)).recall, 1.0);
         assert_eq!(threshold_for_share(&hardness, 0.0), 9.0);
     }
 }

@@ -11,8 +11,10 @@ use serde_json::{Map, Number, Value};
 
 /// Largest pickle accepted, in bytes. Tensors are outside of it.
 pub const MAX_PICKLE: usize = 4 << 20;
-/// How deep, and how many values in all, a conversion to JSON may go: shared objects could unfold without end.
-const MAX_JSON: (usize, usize) = (32, 10_000);
+/// How deep a conversion to JSON may go: objects can contain themselves.
+const MAX_JSON_DEPTH: usize = 32;
+/// How many values a conversion to JSON may give: shared objects could unfold without end.
+const MAX_JSON_VALUES: usize = 10_000;
 
 /// A pickle that is not read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -226,7 +228,7 @@ impl<'a> Object<'a> {
     /// Plain data as JSON; tensors, storages and functions as a word that says what was there. `None` when it is nested
     /// too deeply or has too many values.
     pub fn to_json(self) -> Option<Value> {
-        self.json(MAX_JSON.0, &mut { MAX_JSON.1 })
+        self.json(MAX_JSON_DEPTH, &mut { MAX_JSON_VALUES })
     }
 
     fn json(self, depth: usize, budget: &mut usize) -> Option<Value> {

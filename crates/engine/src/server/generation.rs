@@ -1,4 +1,4 @@
-//! An answer on its way: one request of a client, which may be several requests of the engine.
+//! An answer that is being generated: one request of a client, which may be several requests of the engine.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use futures_util::stream::{SelectAll, Stream, StreamExt, unfold};
-use serde_json::{Value, json};
+use tokenrouter_api::usage::{ChunkRouting, Step, Steps, Usage, UsageRouting};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::format::Format;
-use super::metrics::End;
-use super::open::Ticket;
+use super::format::{Format, Whole};
+use super::metrics::Outcome;
+use super::open::Permit;
 use super::params::Params;
 use super::{ApiError, App};
 use crate::engine::TokenStream;
@@ -22,8 +22,8 @@ use crate::tokenizer::StreamDecoder;
 
 type Events = SelectAll<Pin<Box<dyn Stream<Item = (usize, StreamEvent)> + Send>>>;
 
-/// What a handler asks for.
-pub(super) struct Asked {
+/// What a handler wants to have generated.
+pub(super) struct GenerationRequest {
     /// One answer, or `params.n`, to each.
     pub(super) prompts: Vec<Vec<u32>>,
     pub(super) params: Params,
@@ -34,13 +34,13 @@ pub(super) struct Asked {
 
 /// Text that became certain, with the tokens that made it so.
 #[derive(Debug, Default)]
-pub(super) struct Piece {
+pub(super) struct Chunk {
     pub(super) choice: usize,
     pub(super) text: String,
     /// The model that wrote each token.
     pub(super) origins: Vec<ModelIndex>,
     pub(super) logprobs: Vec<TokenLogprobs>,
-    pub(super) steps: Vec<Value>,
+    pub(super) steps: Vec<Step>,
     pub(super) finish: Option<FinishReason>,
 }
 
@@ -49,9 +49,9 @@ pub(super) struct Choice {
     /// Absent when the models are emulated.
     decoder: Option<StreamDecoder>,
     /// What has not been given out.
-    piece: Piece,
+    pending: Chunk,
     /// All of it, with all tokens.
-    pub(super) whole: Piece,
+    pub(super) whole: Chunk,
     pub(super) ids: Vec<u32>,
     pub(super) stats: RequestStats,
     arrived: Instant,
@@ -60,8 +60,8 @@ pub(super) struct Choice {
     last_token: Option<Instant>,
 }
 
-/// An answer on its way. Dropping it (the client is gone) cancels what is left of it.
-pub(super) struct Answer {
+/// An answer that is being generated. Dropping it (the client is gone) cancels what is left of it.
+pub(super) struct Generation {
     pub(super) app: Arc<App>,
     pub(super) id: String,
     pub(super) created: u64,
@@ -74,32 +74,32 @@ pub(super) struct Answer {
     open: usize,
     deadline: Instant,
     aborting: watch::Receiver<bool>,
-    /// How it ended, for the books; a client that went away is what remains.
-    end: End,
-    _ticket: Ticket,
+    /// How it ended; disconnected until it ends otherwise.
+    outcome: Outcome,
+    _permit: Permit,
 }
 
-impl Answer {
+impl Generation {
     /// Takes the request in and waits until the first of its answers is admitted.
-    pub(super) async fn start(app: &Arc<App>, asked: Asked) -> Result<Self, ApiError> {
+    pub(super) async fn start(app: &Arc<App>, request: GenerationRequest) -> Result<Self, ApiError> {
         let started = Instant::now();
-        let id = format!("{}-{}", asked.format.id_prefix(), asked.request_id);
+        let id = format!("{}-{}", request.format.id_prefix(), request.request_id);
         let refused = |error: ApiError| {
-            app.metrics.completed(End::Rejected);
+            app.metrics.completed(Outcome::Rejected);
             error
         };
-        let ticket = app.open.enter(&asked.request_id, &id).map_err(refused)?;
-        let Asked { prompts, params, format, .. } = asked;
+        let permit = app.open.enter(&request.request_id, &id).map_err(refused)?;
+        let GenerationRequest { prompts, params, format, .. } = request;
         let prompt_tokens = prompts.iter().map(Vec::len).sum();
-        let mut streams = submit(app, &prompts, &params, &ticket).map_err(refused)?;
+        let mut streams = submit(app, &prompts, &params, &permit).map_err(refused)?;
         app.metrics.prompt_tokens.add(prompt_tokens as u64);
         let mut aborting = app.open.aborting();
         // A client that goes away here drops this future, and with it the streams.
-        let mut gone = Gone(Some(app));
+        let mut guard = DisconnectGuard(Some(app));
         let admitted = admission(app, &mut streams[0], started, &mut aborting).await;
-        gone.0 = None;
-        admitted.inspect_err(|error| app.metrics.completed(End::of_error(error)))?;
-        ticket.admitted();
+        guard.0 = None;
+        admitted.inspect_err(|error| app.metrics.completed(Outcome::of_error(error)))?;
+        permit.admitted();
         app.metrics.queue_time.observe_time(started.elapsed());
         let choices: Vec<Choice> = (0..streams.len()).map(|index| Choice::new(app, index, &params, started)).collect();
         let open = streams.len();
@@ -121,22 +121,22 @@ impl Answer {
             events: events.collect(),
             open,
             aborting,
-            end: End::Disconnected,
-            _ticket: ticket,
+            outcome: Outcome::Disconnected,
+            _permit: permit,
             app: Arc::clone(app),
         })
     }
 
-    /// The next piece, or none when everything was given out. After an error there is nothing more.
-    pub(super) async fn next_piece(&mut self) -> Result<Option<Piece>, ApiError> {
+    /// The next chunk, or none when everything was given out. After an error there is nothing more.
+    pub(super) async fn next_chunk(&mut self) -> Result<Option<Chunk>, ApiError> {
         let result = self.advance().await;
         if let Err(error) = &result {
-            self.end = End::of_error(error);
+            self.outcome = Outcome::of_error(error);
         }
         result
     }
 
-    async fn advance(&mut self) -> Result<Option<Piece>, ApiError> {
+    async fn advance(&mut self) -> Result<Option<Chunk>, ApiError> {
         while self.open > 0 {
             let event = tokio::select! {
                 biased;
@@ -148,8 +148,8 @@ impl Answer {
             let (index, event) = event.ok_or_else(|| ApiError::internal("the engine has stopped"))?;
             if self.take(index, event)? {
                 let choice = &mut self.choices[index];
-                let empty = Piece { choice: index, ..Piece::default() };
-                return Ok(Some(std::mem::replace(&mut choice.piece, empty)));
+                let empty = Chunk { choice: index, ..Chunk::default() };
+                return Ok(Some(std::mem::replace(&mut choice.pending, empty)));
             }
         }
         Ok(None)
@@ -159,18 +159,18 @@ impl Answer {
     fn take(&mut self, index: usize, event: StreamEvent) -> Result<bool, ApiError> {
         let choice = &mut self.choices[index];
         match event {
-            StreamEvent::Step(record) => choice.piece.steps.push(step_json(&self.app, &record)),
-            StreamEvent::Logprobs(logprobs) => choice.piece.logprobs.push(logprobs),
+            StreamEvent::Step(record) => choice.pending.steps.push(step(&self.app, &record)),
+            StreamEvent::Logprobs(logprobs) => choice.pending.logprobs.push(logprobs),
             StreamEvent::Token(token) => {
                 choice.clock(&self.app);
                 choice.ids.push(token.id);
-                choice.piece.origins.push(token.origin);
+                choice.pending.origins.push(token.origin);
                 choice.whole.origins.push(token.origin);
                 let Some(decoder) = &mut choice.decoder else { return Ok(true) };
                 let text = decoder.push(token.id).map_err(|error| ApiError::internal(error.to_string()))?;
                 choice.whole.text.push_str(&text);
-                choice.piece.text.push_str(&text);
-                return Ok(!choice.piece.text.is_empty());
+                choice.pending.text.push_str(&text);
+                return Ok(!choice.pending.text.is_empty());
             }
             StreamEvent::Finished(FinishReason::Error(message), _) => return Err(ApiError::internal(message)),
             StreamEvent::Finished(FinishReason::Cancelled, _) => return Err(ApiError::cancelled()),
@@ -178,16 +178,16 @@ impl Answer {
                 let rest = choice.decoder.as_mut().map(StreamDecoder::finish).transpose();
                 let rest = rest.map_err(|error| ApiError::internal(error.to_string()))?.unwrap_or_default();
                 choice.whole.text.push_str(&rest);
-                choice.piece.text.push_str(&rest);
+                choice.pending.text.push_str(&rest);
                 choice.stats = stats;
                 if let Some(first) = choice.first_token {
                     self.app.metrics.decode_time.observe_time(first.elapsed());
                 }
-                choice.piece.finish = Some(reason.clone());
+                choice.pending.finish = Some(reason.clone());
                 choice.whole.finish = Some(reason.clone());
                 self.open -= 1;
                 if self.open == 0 {
-                    self.end = if reason == FinishReason::Length { End::Length } else { End::Stop };
+                    self.outcome = if reason == FinishReason::Length { Outcome::Length } else { Outcome::Stop };
                 }
                 return Ok(true);
             }
@@ -196,63 +196,104 @@ impl Answer {
     }
 
     /// Waits for the end of all texts.
-    pub(super) async fn collect(mut self) -> Result<Value, ApiError> {
-        while let Some(piece) = self.next_piece().await? {
-            let whole = &mut self.choices[piece.choice].whole;
-            whole.logprobs.extend(piece.logprobs);
-            whole.steps.extend(piece.steps);
+    pub(super) async fn collect(mut self) -> Result<Whole, ApiError> {
+        while let Some(chunk) = self.next_chunk().await? {
+            let whole = &mut self.choices[chunk.choice].whole;
+            whole.logprobs.extend(chunk.logprobs);
+            whole.steps.extend(chunk.steps);
         }
         Ok(self.format.whole(&self))
     }
 
     /// Tokens of all texts so far, and what the models did.
-    pub(super) fn usage(&self) -> Value {
+    pub(super) fn usage(&self) -> Usage {
+        let tokens = self.tokens() as u64;
+        let prompt_tokens = self.prompt_tokens as u64;
+        Usage {
+            prompt_tokens,
+            completion_tokens: tokens,
+            total_tokens: prompt_tokens + tokens,
+            routing: Some(self.usage_routing()),
+        }
+    }
+
+    fn tokens(&self) -> usize {
+        self.choices.iter().map(|choice| choice.ids.len()).sum()
+    }
+
+    /// What the models did.
+    pub(super) fn usage_routing(&self) -> UsageRouting {
         let names = self.app.engine.model_names();
         let mut total = RequestStats::default();
         self.choices.iter().for_each(|choice| total.add(&choice.stats));
-        let tokens: usize = self.choices.iter().map(|choice| choice.ids.len()).sum();
         let mut by_model = vec![0u64; names.len()];
         self.choices.iter().flat_map(|choice| &choice.whole.origins).for_each(|model| by_model[*model] += 1);
-        let entry = by_model[self.app.engine.entry_index()];
-        let by_name: serde_json::Map<String, Value> =
-            names.iter().cloned().zip(by_model.iter().map(|count| json!(count))).collect();
-        json!({
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": tokens,
-            "total_tokens": self.prompt_tokens + tokens,
-            "routing": {
-                "tokens_by_model": by_name,
-                "llm_ratio": if tokens == 0 { 0.0 } else { (tokens as u64 - entry) as f64 / tokens as f64 },
-                "handoffs": total.handoffs,
-                "admission_wait_ms": total.buffer_wait.as_secs_f64() * 1e3,
-                "queue_wait_ms": total.queue_wait.as_secs_f64() * 1e3,
-            },
-        })
+        let (tokens, entry) = (self.tokens() as u64, by_model[self.app.engine.entry_index()]);
+        UsageRouting {
+            tokens_by_model: names.iter().cloned().zip(by_model).collect(),
+            llm_ratio: if tokens == 0 { 0.0 } else { (tokens - entry) as f64 / tokens as f64 },
+            handoffs: total.handoffs,
+            admission_wait_ms: total.buffer_wait.as_secs_f64() * 1e3,
+            queue_wait_ms: total.queue_wait.as_secs_f64() * 1e3,
+        }
+    }
+
+    /// Which models wrote a chunk, and its steps where they are wanted.
+    pub(super) fn chunk_routing(&self, chunk: &Chunk) -> ChunkRouting {
+        let names = self.app.engine.model_names();
+        ChunkRouting {
+            tokens: chunk.origins.len(),
+            models: chunk.origins.iter().map(|model| names[*model].clone()).collect(),
+            steps: self.params.trace.then(|| chunk.steps.clone()),
+        }
+    }
+
+    /// All steps, where they are wanted.
+    pub(super) fn steps(&self) -> Option<Steps> {
+        let steps = || self.choices.iter().flat_map(|choice| choice.whole.steps.iter().cloned()).collect();
+        self.params.trace.then(|| Steps { steps: steps() })
+    }
+
+    /// A token as text, and its bytes. Parts of characters are shown as U+FFFD; the bytes tell them exactly.
+    pub(super) fn token_text(&self, id: u32) -> (String, Vec<u8>) {
+        let engine = &self.app.engine;
+        let bytes = engine.token_texts().map(|texts| texts.get(id).to_vec()).unwrap_or_default();
+        if bytes.is_empty() {
+            // A special token: it has a name, and no place in the text.
+            return (engine.text().and_then(|text| text.token_name(id)).unwrap_or_default(), bytes);
+        }
+        (String::from_utf8_lossy(&bytes).into_owned(), bytes)
     }
 }
 
 /// Counts a client that goes away before its request is admitted.
-struct Gone<'a>(Option<&'a App>);
+struct DisconnectGuard<'a>(Option<&'a App>);
 
-impl Drop for Gone<'_> {
+impl Drop for DisconnectGuard<'_> {
     fn drop(&mut self) {
         if let Some(app) = self.0 {
-            app.metrics.completed(End::Disconnected);
+            app.metrics.completed(Outcome::Disconnected);
         }
     }
 }
 
-impl Drop for Answer {
+impl Drop for Generation {
     fn drop(&mut self) {
         let metrics = &self.app.metrics;
-        let tokens: usize = self.choices.iter().map(|choice| choice.ids.len()).sum();
+        let tokens = self.tokens();
         let ms = self.started.elapsed().as_secs_f64() * 1e3;
-        let (id, prompt_tokens, end) = (&self.id, self.prompt_tokens, self.end.as_str());
+        let (id, prompt_tokens, end) = (&self.id, self.prompt_tokens, self.outcome.as_str());
         tracing::info!(target: "tokenrouter::requests", id, prompt_tokens, tokens, ms, end);
-        metrics.completed(self.end);
-        if matches!(self.end, End::Stop | End::Length) {
+        metrics.completed(self.outcome);
+        if matches!(self.outcome, Outcome::Stop | Outcome::Length) {
             metrics.e2e.observe_time(self.started.elapsed());
         }
+    }
+}
+
+impl Chunk {
+    pub(super) fn finish_reason(&self) -> Option<String> {
+        self.finish.as_ref().map(|reason| reason.as_str().to_owned())
     }
 }
 
@@ -260,8 +301,8 @@ impl Choice {
     fn new(app: &App, index: usize, params: &Params, arrived: Instant) -> Self {
         Self {
             decoder: app.engine.text().map(|text| text.stream(&params.sampling.stop)),
-            piece: Piece { choice: index, ..Piece::default() },
-            whole: Piece { choice: index, ..Piece::default() },
+            pending: Chunk { choice: index, ..Chunk::default() },
+            whole: Chunk { choice: index, ..Chunk::default() },
             ids: Vec::new(),
             stats: RequestStats::default(),
             arrived,
@@ -286,7 +327,7 @@ impl Choice {
 }
 
 /// Gives all requests to the engine.
-fn submit(app: &App, prompts: &[Vec<u32>], params: &Params, ticket: &Ticket) -> Result<Vec<TokenStream>, ApiError> {
+fn submit(app: &App, prompts: &[Vec<u32>], params: &Params, permit: &Permit) -> Result<Vec<TokenStream>, ApiError> {
     let limit = app.engine.info().token_limit;
     let mut streams = Vec::new();
     for (prompt, copy) in prompts.iter().flat_map(|prompt| (0..params.n).map(move |copy| (prompt, copy))) {
@@ -306,7 +347,7 @@ fn submit(app: &App, prompts: &[Vec<u32>], params: &Params, ticket: &Ticket) -> 
             routing: params.routing,
             ..Request::new(prompt.clone(), params.sampling.clone(), key)
         })?;
-        ticket.runs(stream.id());
+        permit.runs(stream.id());
         streams.push(stream);
     }
     Ok(streams)
@@ -336,11 +377,15 @@ fn too_long(app: &App) -> ApiError {
     ApiError::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message)
 }
 
-fn step_json(app: &App, record: &StepRecord) -> Value {
+fn step(app: &App, record: &StepRecord) -> Step {
     let names = app.engine.model_names();
-    let text = app.engine.text().and_then(|text| text.decode(&[record.token]).ok());
-    json!({
-        "position": record.position, "model": names[record.model], "token": record.token, "text": text,
-        "committed": record.committed, "to": record.to.map(|to| &names[to]), "score": record.score,
-    })
+    Step {
+        position: record.position,
+        model: names[record.model].clone(),
+        token: record.token,
+        text: app.engine.text().and_then(|text| text.decode(&[record.token]).ok()),
+        committed: record.committed,
+        to: record.to.map(|to| names[to].clone()),
+        score: record.score.map(f64::from),
+    }
 }

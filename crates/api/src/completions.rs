@@ -1,0 +1,154 @@
+//! `POST /v1/completions`: OpenAI's completions.
+
+use indexmap::IndexMap;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+use crate::body::body;
+use crate::lists::whole;
+use crate::sampling::{Sampling, Unsupported};
+use crate::usage::{ChunkRouting, Steps, Usage};
+
+/// Texts to be continued.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct CompletionRequest {
+    /// How answers are made and given.
+    #[serde(flatten)]
+    pub sampling: Sampling,
+    /// What is continued.
+    #[serde(flatten)]
+    pub prompt: CompletionPrompt,
+    /// Fields that do nothing.
+    #[serde(flatten)]
+    pub unsupported: Unsupported,
+}
+
+body!(CompletionRequest { sampling, prompt, unsupported });
+
+/// What is continued.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CompletionPrompt {
+    /// One prompt or several, each as text or as token ids. Special tokens that are written out in it are read as such.
+    pub prompt: Prompts,
+    /// Report the log-probabilities of every token, and of so many of the most likely ones.
+    #[serde(default)]
+    pub logprobs: Option<u64>,
+}
+
+/// One prompt or several.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+pub enum Prompts {
+    /// One.
+    One(Prompt),
+    /// Several; at least one.
+    Several(#[schemars(length(min = 1))] Vec<Prompt>),
+}
+
+/// A prompt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+pub enum Prompt {
+    /// Text.
+    Text(String),
+    /// Token ids.
+    Ids(Vec<u32>),
+}
+
+impl Prompts {
+    /// All of them.
+    pub fn into_vec(self) -> Vec<Prompt> {
+        match self {
+            Self::One(prompt) => vec![prompt],
+            Self::Several(prompts) => prompts,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Prompts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        const EXPECTED: &str = "a text, a list of texts, a list of token ids, or a list of such lists";
+        whole(deserializer, EXPECTED, |value| match &value {
+            Value::Array(list) if list.is_empty() => None,
+            Value::Array(list) if !list[0].is_number() => serde_json::from_value(value).ok().map(Self::Several),
+            _ => serde_json::from_value(value).ok().map(Self::One),
+        })
+    }
+}
+
+/// An answer that is not streamed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct TextCompletion {
+    /// Names the answer; `DELETE /v1/requests/{id}` takes it.
+    pub id: String,
+    /// The kind of this object.
+    #[schemars(extend("const" = "text_completion"))]
+    pub object: String,
+    /// When the request came, in seconds since 1970.
+    pub created: u64,
+    /// The served model.
+    pub model: String,
+    /// The answers, `n` to each prompt.
+    pub choices: Vec<TextChoice>,
+    /// Tokens of all answers, and what the models did.
+    pub usage: Usage,
+    /// Every step, where the request asked for a trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub routing: Option<Steps>,
+}
+
+/// A piece of a stream.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct TextChunk {
+    /// Names the answer; `DELETE /v1/requests/{id}` takes it.
+    pub id: String,
+    /// The kind of this object.
+    #[schemars(extend("const" = "text_completion"))]
+    pub object: String,
+    /// When the request came, in seconds since 1970.
+    pub created: u64,
+    /// The served model.
+    pub model: String,
+    /// The answer that the piece belongs to; none in the last chunk, which has the usage.
+    pub choices: Vec<TextChoice>,
+    /// Tokens of the piece.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub routing: Option<ChunkRouting>,
+    /// Tokens of all answers so far, where the request asked for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+}
+
+/// One answer, or a piece of it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct TextChoice {
+    /// Its place among all.
+    pub index: usize,
+    /// The text.
+    pub text: String,
+    /// Log-probabilities, where the request asked for them.
+    pub logprobs: Option<TextLogprobs>,
+    /// Why it ended: `stop` or `length`; null while it goes on.
+    pub finish_reason: Option<String>,
+}
+
+/// Log-probabilities of tokens, as lists with an entry a token.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct TextLogprobs {
+    /// The tokens as texts.
+    pub tokens: Vec<String>,
+    /// Natural logarithms of their probabilities.
+    pub token_logprobs: Vec<Option<f64>>,
+    /// The same of the most likely tokens, falling.
+    pub top_logprobs: Vec<Option<IndexMap<String, Option<f64>>>>,
+    /// Where each token begins, in characters from the beginning of the piece.
+    pub text_offset: Vec<usize>,
+}

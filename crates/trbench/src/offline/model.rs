@@ -1,0 +1,111 @@
+//! One model on the CPU kernels.
+
+use std::ops::Range;
+
+use anyhow::Context;
+use tokenrouter_engine::config::WeightDtype;
+use tokenrouter_engine::model::ModelFiles;
+use tokenrouter_engine::runner::{NativeRunner, RunnerOptions};
+use tokenrouter_kernels::{Decoder, Pool, RowInput, StepNeeds, StepOutput};
+
+/// Positions that are scored in one step: bounds the memory for logits.
+const CHUNK: usize = 64;
+/// Most positions of one sequence that are prefilled in one step.
+const PREFILL_CHUNK: usize = 256;
+/// Sequences that are generated in one batch.
+const SLOTS: usize = 16;
+/// Positions per block of the cache.
+const BLOCK: usize = 32;
+/// Most positions of a sequence; longer texts are cut.
+pub(crate) const LENGTH: usize = 512;
+
+/// What a model is loaded for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Scoring: one sequence at a time.
+    Score,
+    /// Generating: several sequences in one batch. It can score as well.
+    Generate,
+}
+
+/// A model on the CPU kernels.
+pub(crate) struct OfflineModel {
+    pub(super) runner: NativeRunner,
+    pub(super) eos: Vec<u32>,
+    /// Width of the residual stream.
+    pub(crate) d_model: usize,
+    /// Size of the vocabulary.
+    pub(crate) vocab: usize,
+    /// Number of layers.
+    pub(crate) layers: usize,
+    length: usize,
+    pub(super) slots: usize,
+    out: StepOutput,
+}
+
+impl OfflineModel {
+    /// Loads the weights. `threads` 0 takes all cores.
+    pub(crate) fn load(files: &ModelFiles, dtype: WeightDtype, threads: usize, purpose: Use) -> anyhow::Result<Self> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let pool = Pool::new(if threads == 0 { cores } else { threads }, None).context("cannot start the threads")?;
+        let slots = if purpose == Use::Score { 1 } else { SLOTS };
+        let length = LENGTH.min(files.arch.context);
+        let kv = (slots * length.div_ceil(BLOCK), BLOCK);
+        let options = RunnerOptions { eos: files.eos.clone(), kv, ..RunnerOptions::default() };
+        let runner = NativeRunner::load(&files.arch, (&files.weights, &files.patches), dtype, &options, pool)?;
+        let arch = &files.arch;
+        Ok(Self {
+            runner,
+            eos: files.eos.clone(),
+            d_model: arch.d_model,
+            vocab: arch.vocab,
+            layers: arch.layers.len(),
+            length,
+            slots,
+            out: StepOutput::default(),
+        })
+    }
+
+    /// Most positions of a sequence.
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The decoder, to change what it computes.
+    pub(crate) fn decoder(&mut self) -> &mut Decoder {
+        self.runner.parts().0
+    }
+
+    /// Blocks of the cache that one sequence takes.
+    pub(super) fn blocks(&self) -> usize {
+        self.length.div_ceil(BLOCK)
+    }
+
+    /// Runs the positions `new` of a text whose earlier positions are in the cache: one row of results per position.
+    pub(crate) fn score(&mut self, tokens: &[u32], new: Range<usize>, needs: StepNeeds) -> anyhow::Result<&StepOutput> {
+        let blocks: Vec<u32> = (0..self.blocks() as u32).collect();
+        let row = |at: usize| RowInput { tokens: &tokens[at..=at], start: at, blocks: &blocks, sample: true };
+        // The keys and values of all rows are stored before any row attends, so rows may be neighbours in one text.
+        let rows: Vec<RowInput<'_>> = new.map(row).collect();
+        let (decoder, kv) = self.runner.parts();
+        decoder.forward(&rows, kv, needs, &mut self.out).context("a step of the model failed")?;
+        Ok(&self.out)
+    }
+
+    /// Puts the first `count` positions of a text into the cache.
+    pub(crate) fn prefill(&mut self, tokens: &[u32], count: usize) -> anyhow::Result<()> {
+        let blocks: Vec<u32> = (0..self.blocks() as u32).collect();
+        for start in (0..count).step_by(PREFILL_CHUNK) {
+            let tokens = &tokens[start..count.min(start + PREFILL_CHUNK)];
+            let (decoder, kv) = self.runner.parts();
+            let row = RowInput { tokens, start, blocks: &blocks, sample: false };
+            decoder.forward(&[row], kv, StepNeeds::default(), &mut self.out).context("a step of the model failed")?;
+        }
+        Ok(())
+    }
+}
+
+/// The positions `from..to` in steps that [`OfflineModel::score`] can take.
+pub(crate) fn chunks(from: usize, to: usize) -> impl Iterator<Item = Range<usize>> {
+    (from..to).step_by(CHUNK).map(move |start| start..to.min(start + CHUNK))
+}
