@@ -1,17 +1,23 @@
 //! The throughput model.
 
 use pyo3::prelude::*;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokenrouter_dtmc as dtmc;
 use tokenrouter_dtmc::{ClosedSystem, SearchOptions, SimulationOptions, SolveOptions, Strategy, System, Thresholds};
 
 use crate::errors::{Kind, raise};
 
-/// A system with its requests, from the JSON of [`System`].
-fn closed(system: &str, concurrency: i64) -> Result<ClosedSystem, String> {
-    let system: System = serde_json::from_str(system).map_err(|error| error.to_string())?;
-    // Whatever is no number of requests is refused as 0 is, with what is allowed.
-    let concurrency = u32::try_from(concurrency).unwrap_or(0);
+/// A system and the number of requests in it, as JSON.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Load {
+    system: System,
+    concurrency: u32,
+}
+
+fn closed(load: &str) -> Result<ClosedSystem, String> {
+    let Load { system, concurrency } = serde_json::from_str(load).map_err(|error| error.to_string())?;
     system.closed(concurrency).map_err(|error| error.to_string())
 }
 
@@ -24,8 +30,7 @@ fn work(py: Python<'_>, body: impl FnOnce() -> Result<Value, String> + Send) -> 
 #[pyfunction]
 pub(crate) fn optimize(
     py: Python<'_>,
-    system: &str,
-    concurrency: i64,
+    load: &str,
     strategy: &str,
     max_wait_ms: Option<f64>,
     near_tie: f64,
@@ -41,22 +46,16 @@ pub(crate) fn optimize(
             }
         };
         let options = SearchOptions { strategy, max_wait_ms, near_tie, ..SearchOptions::default() };
-        let found = dtmc::optimize(&closed(system, concurrency)?, &options).map_err(|error| error.to_string())?;
+        let found = dtmc::optimize(&closed(load)?, &options).map_err(|error| error.to_string())?;
         Ok(json!({"candidates": found.candidates, "near_ties": found.near_ties, "exhaustive": found.exhaustive}))
     })
 }
 
 /// Exact answers for threshold vectors, as JSON.
 #[pyfunction]
-pub(crate) fn predict(
-    py: Python<'_>,
-    system: &str,
-    concurrency: i64,
-    vectors: Vec<Vec<u32>>,
-    max_states: usize,
-) -> PyResult<String> {
+pub(crate) fn predict(py: Python<'_>, load: &str, vectors: Vec<Vec<u32>>, max_states: usize) -> PyResult<String> {
     work(py, || {
-        let (system, options) = (closed(system, concurrency)?, SolveOptions { max_states, ..SolveOptions::default() });
+        let (system, options) = (closed(load)?, SolveOptions { max_states, ..SolveOptions::default() });
         let solve = |vector: Vec<u32>| dtmc::solve(&system, &Thresholds::new(vector), &options);
         let solved: Result<Vec<_>, _> = vectors.into_iter().map(solve).collect();
         Ok(json!(solved.map_err(|error| error.to_string())?))
@@ -67,15 +66,14 @@ pub(crate) fn predict(
 #[pyfunction]
 pub(crate) fn simulate(
     py: Python<'_>,
-    system: &str,
-    concurrency: i64,
+    load: &str,
     vectors: Vec<Vec<u32>>,
     seed: u64,
     max_steps: u64,
     relative_half_width: f64,
 ) -> PyResult<String> {
     work(py, || {
-        let system = closed(system, concurrency)?;
+        let system = closed(load)?;
         let options = SimulationOptions { seed, max_steps, relative_half_width, ..SimulationOptions::default() };
         let simulate = |vector: Vec<u32>| dtmc::simulate(&system, &Thresholds::new(vector), &options);
         let simulated: Result<Vec<_>, _> = vectors.into_iter().map(simulate).collect();

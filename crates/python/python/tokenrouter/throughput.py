@@ -13,15 +13,16 @@ from . import _json, _native
 Row = Dict[str, Any]
 
 
-def _system(
+def _load(
     latencies_ms: Any,
     routing: Any,
     commits: Any,
+    concurrency: int,
     quantum_ms: float,
     max_batch: Any,
     state_models: Any,
 ) -> str:
-    """The description of a system as the Rust crate reads it."""
+    """A system and the number of requests in it, as the native module reads them."""
     system = {
         "latencies_ms": latencies_ms,
         "routing": routing,
@@ -30,7 +31,7 @@ def _system(
         "max_batch": max_batch,
         "state_models": state_models,
     }
-    return _json.dumps(system)
+    return _json.dumps({"system": system, "concurrency": int(concurrency)})
 
 
 def _vectors(thresholds: Any) -> List[List[int]]:
@@ -73,8 +74,8 @@ def optimize(
     >>> optimize([6.0, 27.9], [[0.35, 0.65], [1, 0]], [[1, 0], [1, 0]], concurrency=8)[0]["thresholds"]
     (1, 7)
     """
-    system = _system(latencies_ms, routing, commits, quantum_ms, max_batch, state_models)
-    found = json.loads(_native.optimize(system, int(concurrency), strategy, max_wait_ms, near_tie))
+    load = _load(latencies_ms, routing, commits, concurrency, quantum_ms, max_batch, state_models)
+    found = json.loads(_native.optimize(load, strategy, max_wait_ms, near_tie))
     rows = [_row(candidate) for candidate in found["candidates"]]
     for rank, row in enumerate(rows):
         row["near_tie"] = rank < found["near_ties"]
@@ -100,8 +101,8 @@ def predict(
     >>> round(rows[0]["throughput_tok_s"], 6), rows[0]["states"]
     (281.812813, 18)
     """
-    system = _system(latencies_ms, routing, commits, quantum_ms, max_batch, state_models)
-    answers = _native.predict(system, int(concurrency), _vectors(thresholds), max_states)
+    load = _load(latencies_ms, routing, commits, concurrency, quantum_ms, max_batch, state_models)
+    answers = _native.predict(load, _vectors(thresholds), max_states)
     return [_row(answer) for answer in json.loads(answers)]
 
 
@@ -120,6 +121,6 @@ def simulate(
     relative_half_width: float = 0.0005,
 ) -> List[Row]:
     """Like :func:`predict`, but by simulation, for systems whose chain is too large. ``half_width`` is that of a 95 % interval."""
-    system = _system(latencies_ms, routing, commits, quantum_ms, max_batch, state_models)
-    answers = _native.simulate(system, int(concurrency), _vectors(thresholds), seed, max_steps, relative_half_width)
+    load = _load(latencies_ms, routing, commits, concurrency, quantum_ms, max_batch, state_models)
+    answers = _native.simulate(load, _vectors(thresholds), seed, max_steps, relative_half_width)
     return [_row(answer) for answer in json.loads(answers)]
