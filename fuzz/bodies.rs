@@ -7,12 +7,12 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tokenrouter_core::transport::codec::{self, Bounds};
 use tokenrouter_engine::config::ModelConfig;
 use tokenrouter_engine::heads::HeadFile;
 use tokenrouter_engine::model::ModelFiles;
 use tokenrouter_engine::server::{self, ApiKeys};
 use tokenrouter_engine::tokenizer::{ChatMessage, ChatTemplate, TextCodec};
-use tokenrouter_engine::transport::codec::{self, Bounds};
 use tokenrouter_engine::{Config, Engine};
 use trbench::convert::pickle::Pickle;
 use trbench::dataset::{self, Kind, Source};

@@ -8,10 +8,11 @@ use std::time::Instant;
 
 use candle_core::Device;
 use tokenrouter_core::step::Batch;
+use tokenrouter_core::step::{ModelRunner, StepOutput};
+use tokenrouter_core::{Request, RequestId, SamplingParams};
 use tokenrouter_engine::config::{ModelConfig, WeightDtype};
 use tokenrouter_engine::model::{Decoder, ModelFiles};
-use tokenrouter_engine::runner::{CandleRunner, ModelRunner, RunnerOptions, StepOutput};
-use tokenrouter_engine::{Request, RequestId, SamplingParams};
+use tokenrouter_engine::runner::{CandleRunner, RunnerOptions};
 
 const BLOCK: usize = 32;
 /// Steps of a phase, after one that is not counted. Candle's steps are slow, and all alike.

@@ -7,7 +7,8 @@
 
 use std::time::{Duration, Instant};
 
-use tokenrouter_engine::{Config, Engine, Request, SamplingParams, StreamEvent, TokenStream};
+use tokenrouter_core::{Request, SamplingParams, StreamEvent};
+use tokenrouter_engine::{Config, Engine, TokenStream};
 
 /// Tokens of the long prompt.
 const PROMPT: usize = 3000;

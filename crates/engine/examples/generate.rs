@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p tokenrouter-engine --example generate` (after `trbench models fetch demo`)
 
-use tokenrouter_engine::{Config, Engine, Request, SamplingParams};
+use tokenrouter_core::{Request, SamplingParams};
+use tokenrouter_engine::{Config, Engine};
 
 #[allow(clippy::print_stdout, reason = "the output of this program")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -3,8 +3,8 @@
 
 use numpy::{Element, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
-use tokenrouter_engine::request::ModelIndex;
-use tokenrouter_engine::routing::{BatchView, Row, SignalNeeds};
+use tokenrouter_core::request::ModelIndex;
+use tokenrouter_core::routing::{BatchView, Row, SignalNeeds};
 
 use crate::policy::PythonState;
 

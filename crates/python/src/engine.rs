@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use serde_json::{Map, Value};
+use tokenrouter_core::Request;
 use tokenrouter_engine::tokenizer::Conversation;
-use tokenrouter_engine::{Config, Engine, Request, SubmitError};
+use tokenrouter_engine::{Config, Engine, SubmitError};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use serde::{Deserialize, Serialize};
-use tokenrouter_engine::request::ModelIndex;
-use tokenrouter_engine::routing::registry::{BuiltPolicy, SystemView};
-use tokenrouter_engine::routing::{BatchView, Candidate, Decision, RoutingPolicy, Row, SignalNeeds};
+use tokenrouter_core::request::ModelIndex;
+use tokenrouter_core::routing::registry::{BuiltPolicy, SystemView};
+use tokenrouter_core::routing::{BatchView, Candidate, Decision, RoutingPolicy, Row, SignalNeeds};
 
 use crate::buffers::{Buffers, FINISH, RETRY, STAY, Widths};
 

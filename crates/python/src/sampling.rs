@@ -1,7 +1,7 @@
 //! Sampling parameters from a mapping, under the names of SGLang (`max_new_tokens`) and of OpenAI (`max_tokens`).
 
 use serde::Deserialize;
-use tokenrouter_engine::{RoutingOverrides, SamplingParams};
+use tokenrouter_core::{RoutingOverrides, SamplingParams};
 
 /// One text, or a list of them.
 #[derive(Debug, Deserialize)]

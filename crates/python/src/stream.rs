@@ -6,8 +6,9 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use serde_json::json;
+use tokenrouter_core::{FinishReason, RequestId, RequestStats, StreamEvent};
 use tokenrouter_engine::tokenizer::StreamDecoder;
-use tokenrouter_engine::{Engine, FinishReason, RequestId, RequestStats, StreamEvent, TokenStream};
+use tokenrouter_engine::{Engine, TokenStream};
 use tokio::runtime::Runtime;
 
 use crate::errors::{Kind, raise};

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use tokenrouter_engine::simulation::Fault;
-use tokenrouter_engine::simulation::campaign::{self, Failure, Options, Summary};
+use tokenrouter_core::simulation::Fault;
+use tokenrouter_core::simulation::campaign::{self, Failure, Options, Summary};
 
 use crate::error::usage;
 

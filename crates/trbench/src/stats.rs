@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn geometric_lengths_pass_and_fixed_ones_fail() {
-        use tokenrouter_engine::keyed::{Purpose, draw_unit};
+        use tokenrouter_core::keyed::{Purpose, draw_unit};
         let lengths = |of: &dyn Fn(u64) -> usize| {
             let mut runs = vec![0u64; 200];
             (0..20_000).for_each(|i| runs[of(i).min(199)] += 1);

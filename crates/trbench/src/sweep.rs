@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
+use tokenrouter_core::routing::registry::{self, Keeps, Sweep};
 use tokenrouter_engine::Config;
-use tokenrouter_engine::routing::registry::{self, Keeps, Sweep};
 
 use crate::error::usage;
 use crate::terminal::{Format, plain_table};

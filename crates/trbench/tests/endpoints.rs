@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use tokenrouter_engine::keyed::{Purpose, draw_unit};
+use tokenrouter_core::keyed::{Purpose, draw_unit};
 
 /// What a mock does with a request: the answer.
 type Answer = dyn Fn(&Value) -> Value + Send + Sync;

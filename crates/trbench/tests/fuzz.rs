@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tokenrouter_engine::keyed::{Purpose, draw_u64};
+use tokenrouter_core::keyed::{Purpose, draw_u64};
 
 #[path = "../../../fuzz/bodies.rs"]
 mod bodies;

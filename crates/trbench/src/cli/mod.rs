@@ -182,7 +182,7 @@ fn config(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
     match command {
         ConfigCommand::Reference => out.write_all(tokenrouter_engine::config::reference_yaml().as_bytes())?,
         ConfigCommand::Algorithms => {
-            out.write_all(tokenrouter_engine::routing::registry::reference_markdown().as_bytes())?;
+            out.write_all(tokenrouter_core::routing::registry::reference_markdown().as_bytes())?;
         }
         ConfigCommand::Check { files } => {
             for file in files {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokenrouter_engine::keyed::{Purpose, draw_u64};
+use tokenrouter_core::keyed::{Purpose, draw_u64};
 use tokenrouter_engine::tokenizer::ChatMessage;
 
 use super::{Session, Turn};

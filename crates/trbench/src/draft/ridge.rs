@@ -145,7 +145,7 @@ pub(super) fn best(fit: &mut Moments, held_out: &mut Moments, grid: &[f64]) -> O
 
 #[cfg(test)]
 mod tests {
-    use tokenrouter_engine::keyed::{Purpose, draw_unit};
+    use tokenrouter_core::keyed::{Purpose, draw_unit};
 
     use super::*;
 

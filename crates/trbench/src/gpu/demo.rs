@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use anyhow::bail;
 use serde_json::{Value, json};
+use tokenrouter_core::{FinishReason, Request, SamplingParams};
 use tokenrouter_engine::config::DeviceConfig;
 use tokenrouter_engine::model::locate;
-use tokenrouter_engine::{Config, Engine, FinishReason, Request, SamplingParams};
+use tokenrouter_engine::{Config, Engine};
 
 use crate::device::{DeviceChoice, place};
 

@@ -9,8 +9,9 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use comfy_table::Table;
+use tokenrouter_core::{CommittedToken, FinishReason, Request, SamplingParams};
 use tokenrouter_engine::node::link_latency;
-use tokenrouter_engine::{CommittedToken, Config, Engine, EngineError, FinishReason, Request, SamplingParams};
+use tokenrouter_engine::{Config, Engine, EngineError};
 
 use super::on_this_machine;
 use crate::error::usage;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 use tokenrouter_core::step::Batch;
-use tokenrouter_engine::runner::{ModelRunner, StepOutput};
-use tokenrouter_engine::{Request, RequestId, SamplingParams};
+use tokenrouter_core::step::{ModelRunner, StepOutput};
+use tokenrouter_core::{Request, RequestId, SamplingParams};
 
 use super::OfflineModel;
 

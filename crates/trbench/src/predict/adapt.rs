@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::json;
+use tokenrouter_core::request::ModelIndex;
+use tokenrouter_core::routing::RoutingConfig;
+use tokenrouter_core::routing::registry::SystemView;
+use tokenrouter_core::routing::{BatchView, Candidate, Decision, RoutingPolicy, Row};
 use tokenrouter_dtmc::{SearchOptions, optimize};
-use tokenrouter_engine::config::{RoutingConfig, ThresholdConfig};
-use tokenrouter_engine::request::ModelIndex;
-use tokenrouter_engine::routing::registry::SystemView;
-use tokenrouter_engine::routing::{BatchView, Candidate, Decision, RoutingPolicy, Row};
+use tokenrouter_engine::config::ThresholdConfig;
 use tokenrouter_engine::{Config, Engine};
 
 use super::calibrate::window;

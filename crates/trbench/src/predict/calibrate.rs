@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use tokenrouter_core::scheduler::ModelStats;
 use tokenrouter_engine::Config;
 use tokenrouter_engine::adaptation::{StepTime, interpolate};
 use tokenrouter_engine::config::Document;
-use tokenrouter_engine::scheduler::ModelStats;
 
 use super::calibration::{Calibration, ModelCalibration};
 use super::steady::{self, Window};

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use tokenrouter_core::emulated::LatencyProfile;
 use tokenrouter_dtmc::{DEFAULT_QUANTUM_MS, Latency, System};
 use tokenrouter_engine::Config;
 use tokenrouter_engine::adaptation::latency;
-use tokenrouter_engine::config::{LatencyProfile, ProfileConfig, ThresholdConfig};
+use tokenrouter_engine::config::{ProfileConfig, ThresholdConfig};
 
 use crate::error::usage;
 use crate::stats::GeometricTest;

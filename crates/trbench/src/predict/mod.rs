@@ -12,15 +12,15 @@ pub use calibrate::{CalibrateArgs, run as run_calibrate};
 pub use calibration::{Calibration, ModelCalibration};
 pub use validate::{Best, Point, ValidateArgs, Validation, ValidationTask, csv_of, run as run_validate};
 
+use tokenrouter_core::emulated::LatencyProfile;
+use tokenrouter_core::routing::RoutingConfig;
+use tokenrouter_core::routing::registry::{self, SystemView};
 use tokenrouter_dtmc::{
     Error, Latency, Limits, Prediction, SimulationOptions, SolveOptions, System, Thresholds, predict,
 };
 use tokenrouter_engine::Config;
 use tokenrouter_engine::adaptation::latency;
-use tokenrouter_engine::config::{
-    BatchingConfig, EmulatedConfig, KvConfig, LatencyProfile, ModelConfig, RoutingConfig, ServerConfig, SystemConfig,
-};
-use tokenrouter_engine::routing::registry::{self, SystemView};
+use tokenrouter_engine::config::{BatchingConfig, EmulatedConfig, KvConfig, ModelConfig, ServerConfig, SystemConfig};
 
 /// What is known of a configured system without measuring: emulated models under a method that knows its matrices. Step
 /// times are written out up to batches of `largest_batch`.

@@ -4,12 +4,13 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use tokenrouter_core::emulated::EmulatedModel;
+use tokenrouter_core::routing::registry::{self, SystemView};
+use tokenrouter_core::scheduler::{CoreConfig, ModelStats, ThresholdTable};
+use tokenrouter_core::simulation::{LinkDelay, Simulator};
+use tokenrouter_core::{FinishReason, Request, RequestId, SamplingParams, StreamEvent};
 use tokenrouter_engine::config::{ModelConfig, ThresholdConfig};
-use tokenrouter_engine::routing::registry::{self, SystemView};
-use tokenrouter_engine::runner::EmulatedModel;
-use tokenrouter_engine::scheduler::{CoreConfig, ModelStats, ThresholdTable};
-use tokenrouter_engine::simulation::{LinkDelay, Simulator};
-use tokenrouter_engine::{Config, Engine, FinishReason, Request, RequestId, SamplingParams, StreamEvent};
+use tokenrouter_engine::{Config, Engine};
 
 use crate::stats::student_interval;
 

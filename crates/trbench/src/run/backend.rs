@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
+use tokenrouter_core::{FinishReason, Request, SamplingParams, StreamEvent};
 use tokenrouter_engine::tokenizer::ChatMessage;
-use tokenrouter_engine::{Config, Engine, EngineStats, FinishReason, Request, SamplingParams, StreamEvent};
+use tokenrouter_engine::{Config, Engine, EngineStats};
 
 use super::completion;
 use super::http;

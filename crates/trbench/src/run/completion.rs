@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokenrouter_api::completions::CompletionRequest;
 use tokenrouter_api::to_json;
-use tokenrouter_engine::routing::Signals;
+use tokenrouter_core::routing::Signals;
 
 use crate::error::usage;
 

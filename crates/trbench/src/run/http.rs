@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokenrouter_api::chat::{ChatChunk, ChatRequest, Content, Conversation, Message, Messages, Role};
 use tokenrouter_api::sampling::{Sampling, StreamOptions};
 use tokenrouter_api::to_json;
-use tokenrouter_engine::SamplingParams;
+use tokenrouter_core::SamplingParams;
 use tokenrouter_engine::tokenizer::ChatMessage;
 
 use super::reply::Reply;

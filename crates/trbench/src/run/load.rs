@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use tokenrouter_engine::SamplingParams;
+use tokenrouter_core::SamplingParams;
 use tokio::sync::watch;
 
 use super::backend::Backend;

@@ -12,13 +12,13 @@ use anyhow::bail;
 use serde_json::{Value, json};
 use tokenrouter_api::completions::{CompletionPrompt, CompletionRequest, Prompt, Prompts};
 use tokenrouter_api::sampling::Sampling;
+use tokenrouter_core::routing::registry::{self, SystemView};
+use tokenrouter_core::routing::{BatchView, Candidate, Decision, RequestState, RoutingPolicy, Row};
+use tokenrouter_core::step::{Softmax, StepOutput};
+use tokenrouter_core::{RequestId, SamplingParams};
 use tokenrouter_engine::config::Config;
 use tokenrouter_engine::model::ModelFiles;
-use tokenrouter_engine::routing::registry::{self, SystemView};
-use tokenrouter_engine::routing::{BatchView, Candidate, Decision, RequestState, RoutingPolicy, Row};
-use tokenrouter_engine::runner::{Softmax, StepOutput};
 use tokenrouter_engine::tokenizer::{ChatMessage, TextCodec};
-use tokenrouter_engine::{RequestId, SamplingParams};
 
 use super::completion::{Completion, Endpoint, TOP, Token};
 use super::reply::{Reply, render};

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use tokenrouter_engine::routing::replay::Replay;
-use tokenrouter_engine::{Config, StepRecord};
+use tokenrouter_core::StepRecord;
+use tokenrouter_core::routing::replay::Replay;
+use tokenrouter_engine::Config;
 
 use crate::error::usage;
 use crate::trace;

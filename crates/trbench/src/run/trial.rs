@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
-use tokenrouter_engine::routing::replay::Replay;
+use tokenrouter_core::routing::replay::Replay;
 use tokenrouter_engine::{Engine, EngineStats};
 
 use super::backend::Backend;

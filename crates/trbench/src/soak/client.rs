@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tokenrouter_engine::{CommittedToken, Engine, FinishReason, StreamEvent, TokenStream};
+use tokenrouter_core::{CommittedToken, FinishReason, StreamEvent};
+use tokenrouter_engine::{Engine, TokenStream};
 
 /// Longest silence of a stream after which its answer counts as lost.
 const LOST: Duration = Duration::from_secs(120);

@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
-use tokenrouter_engine::keyed::{Purpose, draw_u64, draw_unit};
-use tokenrouter_engine::{CommittedToken, Config, Engine, FinishReason, Request, SamplingParams, SubmitError};
+use tokenrouter_core::keyed::{Purpose, draw_u64, draw_unit};
+use tokenrouter_core::{CommittedToken, FinishReason, Request, SamplingParams};
+use tokenrouter_engine::{Config, Engine, SubmitError};
 use tokio::task::JoinSet;
 
 use crate::error::usage;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use statrs::distribution::{ContinuousCDF, Gamma};
-use tokenrouter_engine::keyed::{Purpose, draw_unit};
+use tokenrouter_core::keyed::{Purpose, draw_unit};
 
 /// The distribution of the gaps between arrivals.
 #[derive(Debug, Clone, Copy, PartialEq)]

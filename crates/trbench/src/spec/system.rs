@@ -2,9 +2,10 @@
 
 use indexmap::IndexMap;
 use serde_json::json;
+use tokenrouter_core::routing::RoutingConfig;
+use tokenrouter_core::scheduler::check_thresholds;
 use tokenrouter_engine::Config;
-use tokenrouter_engine::config::{ExecutionConfig, RoutingConfig, ThresholdConfig};
-use tokenrouter_engine::scheduler::check_thresholds;
+use tokenrouter_engine::config::{ExecutionConfig, ThresholdConfig};
 
 /// A system to measure.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use tokenrouter_engine::StepRecord;
+use tokenrouter_core::StepRecord;
 
 use crate::error::usage;
 use crate::files::write_file;

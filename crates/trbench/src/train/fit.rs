@@ -4,7 +4,7 @@ use candle_core::{Device, Result, Tensor, Var};
 use candle_nn::{AdamW, Optimizer, ParamsAdamW};
 use indicatif::ProgressBar;
 use serde::Serialize;
-use tokenrouter_engine::keyed::{Purpose, draw_u64};
+use tokenrouter_core::keyed::{Purpose, draw_u64};
 
 use super::net::Net;
 use super::scale::Inputs;

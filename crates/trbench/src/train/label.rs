@@ -1,7 +1,7 @@
 //! Samples to learn from: where two models, reading the same text, would write different tokens.
 
 use indicatif::ProgressBar;
-use tokenrouter_engine::keyed::{Purpose, draw_u64};
+use tokenrouter_core::keyed::{Purpose, draw_u64};
 use tokenrouter_kernels::{SignalSet, StepNeeds};
 
 use crate::offline::{Completion, OfflineModel, chunks};
@@ -162,12 +162,13 @@ pub(super) fn label(
 mod tests {
     use std::sync::Arc;
 
+    use tokenrouter_core::routing::SignalNeeds;
     use tokenrouter_core::step::Batch;
+    use tokenrouter_core::step::{ModelRunner, StepOutput};
+    use tokenrouter_core::{Request, RequestId, SamplingParams};
     use tokenrouter_engine::config::{ModelConfig, WeightDtype};
     use tokenrouter_engine::model::ModelFiles;
-    use tokenrouter_engine::routing::SignalNeeds;
-    use tokenrouter_engine::runner::{CandleRunner, ModelRunner, RunnerOptions, StepOutput};
-    use tokenrouter_engine::{Request, RequestId, SamplingParams};
+    use tokenrouter_engine::runner::{CandleRunner, RunnerOptions};
 
     use super::*;
     use crate::offline::{Generation, Use};

@@ -1,7 +1,7 @@
 //! Inputs of a head, standardised: mean 0 and variance 1 on the samples to fit.
 
 use candle_core::{Device, Result, Tensor};
-use tokenrouter_engine::keyed::{Purpose, draw_unit};
+use tokenrouter_core::keyed::{Purpose, draw_unit};
 
 use super::label::Samples;
 

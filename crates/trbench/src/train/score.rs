@@ -80,7 +80,7 @@ fn cut(falling: &[f32], count: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use tokenrouter_engine::keyed::{Purpose, draw_u64};
+    use tokenrouter_core::keyed::{Purpose, draw_u64};
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Samples for tests.
 
-use tokenrouter_engine::keyed::{Purpose, draw_unit};
+use tokenrouter_core::keyed::{Purpose, draw_unit};
 
 use super::label::Samples;
 
