@@ -4,9 +4,10 @@ use tokenrouter_dtmc::{DEFAULT_QUANTUM_MS, SearchOptions, System, threshold_tabl
 
 use super::EngineError;
 use crate::adaptation::{batch_caps, latency};
-use crate::config::{Config, LatencyProfile, ThresholdConfig};
-use crate::routing::RoutingPolicy;
-use crate::scheduler::ThresholdTable;
+use crate::config::{Config, ThresholdConfig};
+use tokenrouter_core::emulated::LatencyProfile;
+use tokenrouter_core::routing::RoutingPolicy;
+use tokenrouter_core::scheduler::ThresholdTable;
 
 pub(super) fn table(config: &Config, policy: &dyn RoutingPolicy) -> Result<ThresholdTable, EngineError> {
     let models = config.models.len();
