@@ -189,7 +189,7 @@ impl Remote {
         let sampling = Sampling {
             max_tokens: Some(visit.wanted as u64),
             temperature: Some(f64::from(visit.sampling.temperature)),
-            seed: Some(visit.sampling.seed.wrapping_add(visit.key)),
+            seed: Some(visit.sampling.seed.wrapping_add(visit.key).into()),
             ignore_eos: visit.sampling.ignore_eos,
             ..Sampling::default()
         };
