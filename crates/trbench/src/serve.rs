@@ -75,6 +75,8 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     override_settings(&mut config.server, args);
     start_log(args);
     let keys = server::ApiKeys::load(&config.server)?;
+    // Before minutes of loading, and before anything says that the server listens.
+    keys.check_exposure((config.server.host, config.server.port).into(), &config.server)?;
     fetch::ensure_sources(&config)?;
     let engine = Arc::new(match &args.local_model {
         Some(model) => Engine::launch_node(&config, model)?,

@@ -102,8 +102,11 @@ impl ServerConfig {
             return Err(Problem::new(["server", "model_name"], "`model_name` is empty"));
         }
         let is_name = |name: &&String| {
-            let port = name.starts_with('[') || name.parse::<std::net::Ipv6Addr>().is_ok() || !name.contains(':');
-            port && !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || "/@*".contains(c))
+            let has_port = match name.strip_prefix('[') {
+                Some(rest) => !rest.ends_with(']'),
+                None => name.contains(':') && name.parse::<std::net::Ipv6Addr>().is_err(),
+            };
+            !has_port && !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || "/@*".contains(c))
         };
         if let Some(name) = self.allowed_hosts.iter().find(|name| !is_name(name)) {
             let message = format!("`allowed_hosts` has `{name}`, it must be a name or an address without a port, as in `box.lan`");

@@ -92,7 +92,7 @@ fn slow_clients_are_let_go() {
     let _closed = slow.read_to_end(&mut rest);
     let mut half = TcpStream::connect(server.address).expect("connects");
     half.write_all(
-        b"POST /generate HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{",
+        b"POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{",
     )
     .expect("writes");
     assert_eq!(Response::read(half).status, 408);
