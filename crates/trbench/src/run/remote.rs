@@ -195,7 +195,7 @@ impl Remote {
         };
         let logprobs = if self.policy.needs(journey.at).softmax { TOP } else { 1 };
         let prompt = CompletionPrompt { prompt: Prompts::One(prompt), logprobs: Some(logprobs as u64) };
-        let request = CompletionRequest { sampling, prompt, unsupported: Default::default() };
+        let request = CompletionRequest { sampling, prompt, unsupported: Default::default(), form: Default::default() };
         endpoint.complete(&self.client, request).await
     }
 
