@@ -94,7 +94,9 @@ impl<'de> Deserialize<'de> for Prompts {
             Self::Several(prompts) => prompts,
         };
         match all.iter().position(|prompt| matches!(prompt, Prompt::Ids(ids) if ids.is_empty())) {
-            Some(index) => Err(D::Error::custom(format!("has no token ids in prompt {index}, it must have at least one"))),
+            Some(index) => {
+                Err(D::Error::custom(format!("has no token ids in prompt {index}, it must have at least one")))
+            }
             None => Ok(prompts),
         }
     }

@@ -67,7 +67,8 @@ fn main() -> Result<(), Failure> {
                 longest = longest.max(ask(address, "GET", "/health", "")?.1);
             }
             let (status, took) = slow.join().map_err(|_| "a client panicked")??;
-            let line = json!({"kind": kind, "path": path, "status": status, "ms": ms(took), "longest_health_ms": ms(longest)});
+            let line =
+                json!({"kind": kind, "path": path, "status": status, "ms": ms(took), "longest_health_ms": ms(longest)});
             println!("{line}");
             worst = worst.max(longest);
         }
@@ -108,15 +109,14 @@ fn write_model(dir: &Path) -> Result<(), Failure> {
     names.extend(runs[1..].iter().cloned());
     let merges: Vec<Value> = runs[..5].iter().map(|run| json!([run, run])).collect();
     let control = ["<|im_start|>", "<|im_end|>"];
-    let added = |(name, id): (&str, usize)| {
-        json!({"id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true})
-    };
+    let added = |(name, id): (&str, usize)| json!({"id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true});
     let added: Vec<Value> = control.into_iter().zip(names.len()..).map(added).collect();
     let mut config = tiny::config("llama");
     config["vocab_size"] = json!(names.len() + control.len());
     config["eos_token_id"] = json!(names.len() + 1);
     tiny::write(dir, &config, &tiny::tensors(&config, 1));
-    let vocab: Map<String, Value> = names.into_iter().zip(0..).map(|(name, id): (String, usize)| (name, json!(id))).collect();
+    let vocab: Map<String, Value> =
+        names.into_iter().zip(0..).map(|(name, id): (String, usize)| (name, json!(id))).collect();
     let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
     let tokenizer = json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,

@@ -109,7 +109,9 @@ impl ServerConfig {
             !has_port && !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || "/@*".contains(c))
         };
         if let Some(name) = self.allowed_hosts.iter().find(|name| !is_name(name)) {
-            let message = format!("`allowed_hosts` has `{name}`, it must be a name or an address without a port, as in `box.lan`");
+            let message = format!(
+                "`allowed_hosts` has `{name}`, it must be a name or an address without a port, as in `box.lan`"
+            );
             return Err(Problem::new(["server", "allowed_hosts"], message));
         }
         Ok(())

@@ -32,7 +32,10 @@ fn prepare(app: &App, asked: ChatRequest, id: String) -> Result<GenerationReques
     params.check_room(app, 1)?;
     let conversation = conversation(asked.prompt)?;
     if conversation.tools.is_some() && asked.unsupported.parallel_tool_calls.value() == &Value::Bool(false) {
-        return Err(ApiError::field("parallel_tool_calls", "is not supported with value `false` beside tools, only `true`"));
+        return Err(ApiError::field(
+            "parallel_tool_calls",
+            "is not supported with value `false` beside tools, only `true`",
+        ));
     }
     let prompts = vec![encode_conversation(app, &conversation)?];
     Ok(GenerationRequest { prompts, params, format: Format::Chat, request_id })

@@ -2,8 +2,8 @@
 
 use axum::http::StatusCode;
 use serde_json::Value;
-use tokenrouter_api::{Seed, Texts};
 use tokenrouter_api::sampling::{RoutingOptions, Sampling};
+use tokenrouter_api::{Seed, Texts};
 
 use super::refused::short;
 use super::{ApiError, App, observe};
@@ -91,9 +91,10 @@ pub(super) fn request_id(id: String, asked: &Sampling) -> Result<String, ApiErro
 /// All answers are given, so there is nothing to choose the best of.
 fn check_best_of(best_of: Option<u64>, n: usize) -> Result<(), ApiError> {
     match best_of {
-        Some(value) if value != 1 && value != n as u64 => {
-            Err(ApiError::field("best_of", format!("is not supported with value `{value}`, only `1` and the value of `n`")))
-        }
+        Some(value) if value != 1 && value != n as u64 => Err(ApiError::field(
+            "best_of",
+            format!("is not supported with value `{value}`, only `1` and the value of `n`"),
+        )),
         _ => Ok(()),
     }
 }

@@ -82,7 +82,8 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             assert!(ask(address, "GET", "/health", "").await.starts_with("HTTP/1.1 200 "));
-            let short = ask(address, "POST", "/generate", r#"{"input_ids": [1], "sampling_params": {"max_new_tokens": 1}}"#);
+            let short =
+                ask(address, "POST", "/generate", r#"{"input_ids": [1], "sampling_params": {"max_new_tokens": 1}}"#);
             assert!(short.await.starts_with("HTTP/1.1 200 "), "short texts do not wait for long ones");
             assert!(!slow.is_finished());
             drop(held);

@@ -121,14 +121,16 @@ mod tests {
             {"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
             {"type": "Strip", "content": " ", "start": 1, "stop": 0},
         ]});
-        let metaspace = json!({"type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "always", "split": true});
+        let metaspace =
+            json!({"type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "always", "split": true});
         let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
         for (space, decoder) in [("\u{2581}", &llama), ("\u{2581}", &metaspace), ("\u{120}", &bytes)] {
             let codec = codec(space, decoder);
             let text = |names: &[&str], stop: &[String]| {
                 let mut stream = codec.stream(stop);
                 let id = |name: &str| codec.tokenizer.token_to_id(&name.replace(' ', space)).expect("a token");
-                let mut pieces: Vec<String> = names.iter().map(|name| stream.push(id(name)).expect("decodes")).collect();
+                let mut pieces: Vec<String> =
+                    names.iter().map(|name| stream.push(id(name)).expect("decodes")).collect();
                 pieces.push(stream.finish().expect("decodes"));
                 pieces
             };

@@ -119,7 +119,10 @@ fn a_restarted_entry_model_finds_its_peer_empty() {
     streams.iter_mut().for_each(|stream| drop(stream.blocking_next()));
     drop(small);
     let ends: Vec<FinishReason> = streams.into_iter().map(|stream| collect(stream).2).collect();
-    assert!(ends.iter().all(|end| matches!(end, FinishReason::Lost(_) | FinishReason::Error(_) | FinishReason::Length)), "{ends:?}");
+    assert!(
+        ends.iter().all(|end| matches!(end, FinishReason::Lost(_) | FinishReason::Error(_) | FinishReason::Length)),
+        "{ends:?}"
+    );
     let small = pair.small();
     proxy.set_target(address(&small));
     wait_until("both nodes are up", || is_up(&small) && is_up(&large));

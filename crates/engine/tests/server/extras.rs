@@ -9,7 +9,7 @@ use crate::running::{Running, emulated};
 /// Fields of OpenAI, vLLM and SGLang with the values that they have where a client asks for nothing special, and values
 /// that change nothing here.
 fn neutral() -> Value {
-    json!({
+    let text = r#"{
         "allowed_token_ids": null, "audio": null, "bad_words": [], "best_of": 1, "cache_salt": null, "echo": false,
         "ebnf": null, "frequency_penalty": 0, "function_call": null, "functions": null, "guided_choice": null,
         "guided_grammar": null, "guided_json": null, "guided_regex": null, "ignore_eos": false, "include_reasoning": true,
@@ -22,8 +22,9 @@ fn neutral() -> Value {
         "skip_special_tokens": true, "spaces_between_special_tokens": true, "stop": null, "stop_token_ids": [],
         "store": false, "stream_options": null, "structured_outputs": null, "temperature": 1, "top_k": -1, "top_p": 0,
         "truncate_prompt_tokens": null, "use_beam_search": false, "user": "a", "verbosity": "medium",
-        "vllm_xargs": null, "web_search_options": null,
-    })
+        "vllm_xargs": null, "web_search_options": null
+    }"#;
+    serde_json::from_str(text).expect("JSON")
 }
 
 /// The status of a request with one field more.

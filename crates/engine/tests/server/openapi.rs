@@ -109,7 +109,11 @@ fn errors_are_json_on_every_path() {
         ("GET", "/health", &[("host", "evil.example")], "", 421, "host_not_allowed"),
     ] {
         let response = send(address, method, path, headers, body);
-        assert_eq!((response.status, response.header("content-type")), (status, Some("application/json")), "{method} {path}");
+        assert_eq!(
+            (response.status, response.header("content-type")),
+            (status, Some("application/json")),
+            "{method} {path}"
+        );
         assert_eq!(response.header("allow").is_some(), status == 405, "{method} {path}");
         assert!(response.header("x-request-id").is_some(), "{method} {path}");
         let error = response.json()["error"].clone();

@@ -72,7 +72,9 @@ fn a_page_cannot_give_its_own_name_to_an_open_server() {
         assert_eq!(status(host), 200, "{host}");
     }
     let host = format!("evil.example:{}", server.address.port());
-    for (method, path) in [("GET", "/"), ("GET", "/health"), ("GET", "/nothing"), ("POST", "/generate"), ("OPTIONS", "/generate")] {
+    for (method, path) in
+        [("GET", "/"), ("GET", "/health"), ("GET", "/nothing"), ("POST", "/generate"), ("OPTIONS", "/generate")]
+    {
         let origin = format!("http://{host}");
         let headers = [("host", host.as_str()), ("origin", &origin)];
         let refused = send(server.address, method, path, &headers, &body(STAYS, 1, &json!({})).to_string());

@@ -95,10 +95,7 @@ fn offsets_are_places_in_the_whole_text_also_in_a_stream() {
 fn a_prompt_that_cannot_fit_is_refused_by_its_length() {
     // More than a token can hold for every token of the context.
     let long = "w\u{e9}5x".repeat(CONTEXT * 10);
-    for (path, body) in [
-        ("/v1/completions", json!({"prompt": long})),
-        ("/generate", json!({"text": long})),
-    ] {
+    for (path, body) in [("/v1/completions", json!({"prompt": long})), ("/generate", json!({"text": long}))] {
         let response = post(SERVER.address, path, &body);
         assert_eq!(response.status, 400, "{path}");
         let error = response.json()["error"].clone();
