@@ -382,6 +382,11 @@ impl Engine {
         self.inner.entry
     }
 
+    /// Most requests that may be open at a time.
+    pub fn most_open(&self) -> usize {
+        self.inner.max_open
+    }
+
     /// Vocabulary size.
     pub fn vocab(&self) -> usize {
         self.inner.vocab

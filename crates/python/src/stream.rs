@@ -77,10 +77,9 @@ impl Reader {
     }
 
     fn end(&self, reason: &FinishReason, stats: &RequestStats) -> String {
-        let error = if let FinishReason::Error(message) = reason { Some(message) } else { None };
         json!({
             "finish_reason": reason.as_str(),
-            "error": error,
+            "error": reason.error(),
             "prompt_tokens": self.prompt_tokens,
             "tokens_by_model": stats.tokens_by_model,
             "handoffs": stats.handoffs,

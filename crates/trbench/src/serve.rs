@@ -13,6 +13,7 @@ use tokenrouter_engine::{Config, Engine, server};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::device::DeviceChoice;
+use crate::error::usage;
 use crate::fetch;
 use crate::predict::Calibration;
 
@@ -75,6 +76,9 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     override_settings(&mut config.server, args);
     start_log(args);
     let keys = server::ApiKeys::load(&config.server)?;
+    // Before minutes of loading, and before anything says that the server listens.
+    let exposed = keys.check_exposure((config.server.host, config.server.port).into(), &config.server);
+    exposed.map_err(|error| usage(error.to_string()))?;
     fetch::ensure_sources(&config)?;
     let engine = Arc::new(match &args.local_model {
         Some(model) => Engine::launch_node(&config, model)?,

@@ -168,6 +168,11 @@ fn bad_input_is_named_and_exits_with_2() {
         ),
         (vec!["report", "--result", "no/such/folder"], vec!["no/such/folder"]),
         (vec!["serve"], vec!["--config"]),
+        // Nothing on stdout: a script that waits for the address must not read one.
+        (
+            vec!["serve", "-c", EMULATED, "--host", "0.0.0.0", "--port", "0"],
+            vec!["0.0.0.0:0 can be reached by others", "server.api_key_file", "server.allow_unauthenticated"],
+        ),
         (vec!["models", "fetch", "gpt"], vec!["demo"]),
         (vec!["config", "check", &config], vec!["bad.yaml:3:"]),
     ] {

@@ -360,8 +360,7 @@ impl Core {
                 return self.finish(now, id, FinishReason::Error(message), actions);
             }
             Decision::Switch(to) if to != here && !self.peers.reachable(to) => {
-                let message = format!("{id}: model {to} cannot be reached");
-                return self.finish(now, id, FinishReason::Error(message), actions);
+                return self.finish(now, id, FinishReason::Lost(to), actions);
             }
             Decision::Switch(to) if to != here => (Some(to), self.policy.send(&mut view, to) == Candidate::Commit),
             Decision::Switch(_) | Decision::Stay => (Some(here), true),

@@ -42,6 +42,8 @@ pub(super) struct Chunk {
     /// The model that wrote each token.
     pub(super) origins: Vec<ModelIndex>,
     pub(super) logprobs: Vec<TokenLogprobs>,
+    /// Where the token of each entry of `logprobs` begins, in characters of the whole text.
+    pub(super) offsets: Vec<usize>,
     pub(super) steps: Vec<Step>,
     pub(super) finish: Option<FinishReason>,
 }
@@ -55,6 +57,8 @@ pub(super) struct Choice {
     /// All of it, with all tokens.
     pub(super) whole: Chunk,
     pub(super) ids: Vec<u32>,
+    /// Characters that have begun in the tokens with log-probabilities.
+    characters: usize,
     pub(super) stats: RequestStats,
     arrived: Instant,
     admitted: Instant,
@@ -162,7 +166,11 @@ impl Generation {
         let choice = &mut self.choices[index];
         match event {
             StreamEvent::Step(record) => choice.pending.steps.push(step(&self.app, &record)),
-            StreamEvent::Logprobs(logprobs) => choice.pending.logprobs.push(logprobs),
+            StreamEvent::Logprobs(logprobs) => {
+                let bytes = self.app.engine.token_texts().map(|texts| texts.get(logprobs.token)).unwrap_or_default();
+                choice.pending.offsets.push(offset(&mut choice.characters, bytes));
+                choice.pending.logprobs.push(logprobs);
+            }
             StreamEvent::Token(token) => {
                 choice.clock(&self.app);
                 choice.ids.push(token.id);
@@ -175,6 +183,9 @@ impl Generation {
                 return Ok(!choice.pending.text.is_empty());
             }
             StreamEvent::Finished(FinishReason::Error(message), _) => return Err(ApiError::internal(message)),
+            StreamEvent::Finished(FinishReason::Lost(model), _) => {
+                return Err(ApiError::lost(&self.app.engine.model_names()[model]));
+            }
             StreamEvent::Finished(FinishReason::Cancelled, _) => return Err(ApiError::cancelled()),
             StreamEvent::Finished(reason, stats) => {
                 let rest = choice.decoder.as_mut().map(StreamDecoder::finish).transpose();
@@ -202,6 +213,7 @@ impl Generation {
         while let Some(chunk) = self.next_chunk().await? {
             let whole = &mut self.choices[chunk.choice].whole;
             whole.logprobs.extend(chunk.logprobs);
+            whole.offsets.extend(chunk.offsets);
             whole.steps.extend(chunk.steps);
         }
         Ok(self.format.whole(&self))
@@ -306,6 +318,7 @@ impl Choice {
             pending: Chunk { choice: index, ..Chunk::default() },
             whole: Chunk { choice: index, ..Chunk::default() },
             ids: Vec::new(),
+            characters: 0,
             stats: RequestStats::default(),
             arrived,
             admitted: Instant::now(),
@@ -328,6 +341,16 @@ impl Choice {
     }
 }
 
+/// Where a token begins, in characters; `characters` have begun before it. One that begins within a character has that
+/// character's place.
+fn offset(characters: &mut usize, bytes: &[u8]) -> usize {
+    let begins = |byte: &u8| !matches!(byte, 0x80..=0xbf);
+    let within = bytes.first().is_some_and(|byte| !begins(byte));
+    let offset = characters.saturating_sub(usize::from(within));
+    *characters += bytes.iter().filter(|byte| begins(byte)).count();
+    offset
+}
+
 /// Gives all requests to the engine.
 fn submit(app: &App, prompts: &[Vec<u32>], params: &Params, permit: &Permit) -> Result<Vec<TokenStream>, ApiError> {
     let limit = app.engine.info().token_limit;
@@ -339,7 +362,7 @@ fn submit(app: &App, prompts: &[Vec<u32>], params: &Params, permit: &Permit) -> 
                 "the prompt has {length} tokens and `max_tokens` is {wanted}: a request may have at most {limit} tokens \
                  with its output"
             );
-            return Err(ApiError::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message));
+            return Err(ApiError::too_long(message));
         }
         // A given seed makes an answer repeatable; without one, equal requests draw differently.
         let key = if params.seeded { copy as u64 } else { app.requests.fetch_add(1, Ordering::Relaxed) + 1 };
@@ -385,9 +408,25 @@ fn step(app: &App, record: &StepRecord) -> Step {
         position: record.position,
         model: names[record.model].clone(),
         token: record.token,
-        text: app.engine.text().and_then(|text| text.decode(&[record.token]).ok()),
+        text: app.engine.token_texts().map(|texts| String::from_utf8_lossy(texts.get(record.token)).into_owned()),
         committed: record.committed,
         to: record.to.map(|to| names[to].clone()),
         score: record.score.map(f64::from),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::offset;
+
+    #[test]
+    fn offsets_count_characters_and_stay_at_one_that_is_split() {
+        let mut characters = 0;
+        let crab = "🦀".as_bytes();
+        let tokens: [&[u8]; 6] = [b" a", &crab[..1], &crab[1..3], &crab[3..], b"", "éb".as_bytes()];
+        let offsets: Vec<usize> = tokens.iter().map(|bytes| offset(&mut characters, bytes)).collect();
+        assert_eq!(offsets, [0, 2, 2, 2, 3, 3]);
+        // A prompt may end within a character.
+        assert_eq!(offset(&mut 0, &crab[2..]), 0);
     }
 }

@@ -18,7 +18,7 @@ fn hold(server: &Running, seed: u64, more: &Value) -> Held {
     let mut stream = std::net::TcpStream::connect(server.address).expect("connects");
     let body = crate::running::body(seed, ENDLESS, more).to_string();
     let head = format!(
-        "POST /generate HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     std::io::Write::write_all(&mut stream, head.as_bytes()).expect("writes");

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use comfy_table::Table;
-use tokenrouter_core::{CommittedToken, FinishReason, Request, SamplingParams};
+use tokenrouter_core::{CommittedToken, Request, SamplingParams};
 use tokenrouter_engine::node::link_latency;
 use tokenrouter_engine::{Config, Engine, EngineError};
 
@@ -183,7 +183,7 @@ fn measure(engine: &Engine, args: &BenchLinkArgs) -> anyhow::Result<Run> {
     let (mut tokens, mut handoffs) = (Vec::new(), 0);
     for stream in streams {
         let (committed, reason, stats) = stream.collect_blocking();
-        if let FinishReason::Error(why) = reason {
+        if let Some(why) = reason.error() {
             bail!("a request failed: {why}");
         }
         handoffs += stats.handoffs;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
-use tokenrouter_core::{FinishReason, Request, SamplingParams, StreamEvent};
+use tokenrouter_core::{Request, SamplingParams, StreamEvent};
 use tokenrouter_engine::tokenizer::ChatMessage;
 use tokenrouter_engine::{Config, Engine, EngineStats};
 
@@ -136,9 +136,7 @@ async fn ask_engine(
                 reply.handoffs = Some(stats.handoffs);
                 reply.buffer_wait = Some(stats.buffer_wait);
                 reply.finish_reason = reason.as_str().to_owned();
-                if let FinishReason::Error(message) = reason {
-                    reply.error = Some(message);
-                }
+                reply.error = reason.error();
                 if let Some(decoder) = &mut decoder {
                     let rest = decoder.finish()?;
                     reply.add_text(&rest);

@@ -31,7 +31,7 @@ pub(super) fn request(model: &str, messages: &[ChatMessage], sampling: &Sampling
             model: Some(model.to_owned()),
             max_tokens: Some(sampling.max_tokens as u64),
             temperature: Some(f64::from(sampling.temperature)),
-            seed: Some(sampling.seed.wrapping_add(key)),
+            seed: Some(sampling.seed.wrapping_add(key).into()),
             stream: true,
             stream_options: Some(StreamOptions { include_usage: true, ..StreamOptions::default() }),
             ..Sampling::default()

@@ -189,13 +189,13 @@ impl Remote {
         let sampling = Sampling {
             max_tokens: Some(visit.wanted as u64),
             temperature: Some(f64::from(visit.sampling.temperature)),
-            seed: Some(visit.sampling.seed.wrapping_add(visit.key)),
+            seed: Some(visit.sampling.seed.wrapping_add(visit.key).into()),
             ignore_eos: visit.sampling.ignore_eos,
             ..Sampling::default()
         };
         let logprobs = if self.policy.needs(journey.at).softmax { TOP } else { 1 };
         let prompt = CompletionPrompt { prompt: Prompts::One(prompt), logprobs: Some(logprobs as u64) };
-        let request = CompletionRequest { sampling, prompt, unsupported: Default::default() };
+        let request = CompletionRequest { sampling, prompt, unsupported: Default::default(), form: Default::default() };
         endpoint.complete(&self.client, request).await
     }
 
