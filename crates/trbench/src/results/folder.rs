@@ -69,7 +69,8 @@ pub fn create_root(given: Option<&Path>, workload: &str) -> anyhow::Result<PathB
     let root = match given {
         Some(path) => path.to_owned(),
         None => {
-            let name = format!("results/{}-{workload}", chrono::Local::now().format("%Y-%m-%dT%H-%M-%S"));
+            let now = chrono::DateTime::<chrono::Utc>::from(std::time::SystemTime::now());
+            let name = format!("results/{}-{workload}", now.format("%Y-%m-%dT%H-%M-%S"));
             let names = (1..100u32).map(|n| if n == 1 { name.clone() } else { format!("{name}-{n}") });
             names.map(PathBuf::from).find(|path| !path.exists()).context("no free name for the results folder")?
         }
