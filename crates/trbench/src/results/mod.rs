@@ -14,7 +14,7 @@ use crate::record::Record;
 
 pub use folder::{check_root, create_root};
 pub(crate) use folder::{DETAILED, MANIFEST, ROWS, SUMMARY, clear, is_run, is_run_alone};
-pub(crate) use rows::{Log, csv_of, whole_lines};
+pub(crate) use rows::{Log, csv_of};
 pub use rows::read_records;
 
 pub use manifest::{Difference, Inputs, Manifest};
