@@ -24,7 +24,7 @@ pub mod server;
 pub mod tokenizer;
 
 pub use config::Config;
-pub use engine::{Engine, EngineError, EngineStats, SubmitError, TokenStream};
+pub use engine::{Capacity, Engine, EngineError, EngineStats, SubmitError, TokenStream};
 pub use tokenrouter_core::{
     CommittedToken, FinishReason, Request, RequestId, RequestStats, RoutingOverrides, SamplingParams, StepRecord,
     StreamEvent, TokenLogprobs,

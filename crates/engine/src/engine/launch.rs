@@ -10,7 +10,7 @@ use candle_core::Device;
 use tokenrouter_kernels::{Pool, cuda};
 
 use super::resources::{EMULATED_KV_TOKENS, divide_threads, plan_kv};
-use super::{Engine, EngineError, Inner, LaunchInfo, node, thresholds};
+use super::{Capacity, Engine, EngineError, Inner, LaunchInfo, node, thresholds};
 use crate::adaptation::{Adapter, Worker};
 use crate::config::{
     ChatTemplateConfig, Config, DeviceConfig, EmulatedConfig, ExecutionConfig, ModelConfig, RunnerKind, ThresholdConfig,
@@ -51,6 +51,15 @@ fn token_limit(config: &Config, possible: usize) -> usize {
         0 => possible,
         limit => limit.min(possible),
     }
+}
+
+/// How long the requests of a configuration may be, without loading its models.
+pub(super) fn capacity(config: &Config) -> Result<Capacity, EngineError> {
+    config.validate().map_err(|problem| EngineError::Unusable(problem.message))?;
+    let files = open_models(config)?;
+    let common = common(config, &files)?;
+    let kv_tokens = plan_kv(config, &files, common.context)? * config.kv.block_size;
+    Ok(Capacity { kv_tokens, token_limit: token_limit(config, common.context.min(kv_tokens)), text: common.text })
 }
 
 /// Makes the policy of a system.
