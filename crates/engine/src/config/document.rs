@@ -82,6 +82,19 @@ impl Document {
         serde_json::to_string_pretty(&self.root).expect("a tree with text as keys is JSON")
     }
 
+    /// The typed configuration, and whether it can be run here ([`Config::check_runnable`]).
+    ///
+    /// # Errors
+    /// The key or override that is wrong.
+    pub fn check(&self) -> Result<Config, ConfigError> {
+        let config = self.config()?;
+        config.check_runnable().map_err(|problem| {
+            let place = self.root.place_of(&problem.path).clone();
+            ConfigError { origin: self.origin.clone(), place, message: problem.message }
+        })?;
+        Ok(config)
+    }
+
     /// The typed configuration, or the key or override that is wrong.
     pub(super) fn config(&self) -> Result<Config, ConfigError> {
         self.decode().map_err(|found| {

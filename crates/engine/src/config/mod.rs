@@ -11,6 +11,7 @@ mod error;
 mod node;
 mod peers;
 mod reference;
+mod runnable;
 mod server;
 mod validate;
 mod values;

@@ -73,6 +73,9 @@ pub(super) fn launch(
 ) -> Result<Engine, EngineError> {
     config.validate().map_err(|problem| EngineError::Unusable(problem.message))?;
     let names = config.model_names();
+    for (name, model) in &config.models {
+        model.check_cores(name).map_err(|problem| EngineError::Unusable(problem.message))?;
+    }
     let files = open_models(config)?;
     let common = common(config, &files)?;
     let view = SystemView {
