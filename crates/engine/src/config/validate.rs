@@ -107,12 +107,13 @@ impl Config {
         self.validate_ports()
     }
 
-    /// No two nodes accept connections at the same place, and none where the HTTP server does.
+    /// No two nodes of one machine accept connections at the same place, and none where the HTTP server does. Nodes of
+    /// several machines may all have the same address of their own.
     fn validate_ports(&self) -> Result<(), Problem> {
         let own = format!("tcp://{}:{}", self.server.host, self.server.port);
         let mut taken = vec![("server.port", own.as_str())];
         for (name, endpoint) in &self.system.peer_endpoints {
-            let free = endpoint.bind.ends_with(":0");
+            let free = endpoint.bind.ends_with(":0") || !endpoint.bind.starts_with("tcp://127.");
             if let Some((by, _)) = taken.iter().find(|(_, bind)| *bind == endpoint.bind).filter(|_| !free) {
                 let message = format!("`peer_endpoints.{name}.bind` is `{}`, which `{by}` has already", endpoint.bind);
                 return Err(Problem::new(["system", "peer_endpoints", name, "bind"], message));

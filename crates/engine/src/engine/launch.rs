@@ -73,9 +73,6 @@ pub(super) fn launch(
 ) -> Result<Engine, EngineError> {
     config.validate().map_err(|problem| EngineError::Unusable(problem.message))?;
     let names = config.model_names();
-    for (name, model) in &config.models {
-        model.check_cores(name).map_err(|problem| EngineError::Unusable(problem.message))?;
-    }
     let files = open_models(config)?;
     let common = common(config, &files)?;
     let view = SystemView {
@@ -97,7 +94,9 @@ pub(super) fn launch(
     let block_size = config.kv.block_size;
     let token_limit = token_limit(config, common.context.min(kv_blocks * block_size));
     let thresholds = Arc::new(thresholds::table(config, &*policy)?);
-    let (threads, warnings) = divide_threads(config, local);
+    let (threads, mut warnings) = divide_threads(config, local);
+    let missing_cores = config.models.iter().filter_map(|(name, model)| model.check_cores(name).err());
+    warnings.extend(missing_cores.map(|problem| format!("{}: its threads are not pinned there", problem.message)));
     let options = runner_options(config, &*policy, &common, (kv_blocks, block_size))?;
     let vocabulary = files.first().map(|file| file.text.vocabulary_hash(policy.needs(0).extra_row));
     let facts = node::facts(config, &thresholds, (common.vocab, vocabulary), (kv_blocks, token_limit));
