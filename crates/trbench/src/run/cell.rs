@@ -39,7 +39,7 @@ pub(super) fn cells(spec: &RunSpec, document: &Document) -> anyhow::Result<Vec<C
     let mut config = Config::from_document(document)?;
     crate::device::place(&mut config, spec.device)?;
     if let Some(path) = &spec.calibration {
-        Calibration::read(path)?.apply(&mut config, spec.any_calibration)?;
+        Calibration::apply(path, &mut config, spec.any_calibration)?;
     }
     let mut cells = Vec::new();
     for system in &spec.system {

@@ -153,7 +153,7 @@ fn calibration(spec: &RunSpec, out: &Path, known: &mut HashMap<String, PathBuf>)
     }
     let path = out.join("runs").join(format!("calibration-{digest}.json"));
     if !path.is_file() {
-        let calibration = predict::calibrate_document(&document, concurrency, SECONDS)?;
+        let calibration = predict::calibrate_document(&document, spec.device, concurrency, SECONDS)?;
         write_file(&path, &serde_json::to_vec_pretty(&calibration)?)?;
     }
     known.insert(digest, path.clone());
