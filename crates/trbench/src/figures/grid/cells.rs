@@ -147,7 +147,8 @@ fn calibration(spec: &RunSpec, out: &Path, known: &mut HashMap<String, PathBuf>)
     const SECONDS: f64 = 4.0;
     let document = spec.document()?;
     let concurrency = spec.concurrency[0];
-    let digest = short_digest(&format!("{concurrency} {}", document.text()));
+    let device = spec.device.map(|device| format!(" {device}")).unwrap_or_default();
+    let digest = short_digest(&format!("{concurrency} {}{device}", document.text()));
     if let Some(path) = known.get(&digest) {
         return Ok(path.clone());
     }
