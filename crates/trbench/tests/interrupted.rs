@@ -54,7 +54,7 @@ fn await_rows(child: &mut Child, folder: &Path) {
 }
 
 fn signal(child: &Child, name: &str) {
-    let killed = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status().expect("kill");
+    let killed = Command::new("sh").args(["-c", &format!("kill -{name} {}", child.id())]).status().expect("a shell");
     assert!(killed.success());
 }
 

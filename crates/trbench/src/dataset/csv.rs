@@ -26,7 +26,7 @@ pub(super) fn rows(
         return Err(DatasetError::new(file, Place::Line(1), what));
     }
     let file = file.to_owned();
-    let rows = reader.into_records().zip(1..).map(move |(record, number)| {
+    let rows = reader.into_records().zip(1..).map(move |(record, number)| -> Located {
         let record = record.map_err(|error| DatasetError::new(&file, Place::Row(number), explain(&error)))?;
         let cells = columns.iter().zip(record.iter()).filter(|(_, cell)| !cell.trim().is_empty());
         let row: Map<String, Value> = cells.map(|(name, cell)| (name.clone(), Value::String(cell.to_owned()))).collect();

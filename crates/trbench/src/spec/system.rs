@@ -129,6 +129,7 @@ mod tests {
                 for model in light.models.values_mut() {
                     *model = serde_json::from_value(emulated.clone()).expect("a model");
                 }
+                light.kv.memory_mib = 64;
                 light.routing = RoutingConfig::new("random", json!({"semantics": "mixture"}));
                 let engine = tokenrouter_engine::Engine::launch(&light)
                     .unwrap_or_else(|why| panic!("{} at {concurrency}: {why}", path.display()));
