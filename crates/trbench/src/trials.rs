@@ -163,7 +163,10 @@ pub(crate) mod tests {
         assert!(!slo.holds(&record(1.0, Some(10.1), 5)));
         assert!(!slo.holds(&Record { e2el_ms: None, ..record(1.0, Some(1.0), 5) }));
         let whole = Slo { e2el_ms: Some(139.0), ..slo };
-        assert!(!whole.holds(&record(100.0, Some(10.0), 5)) && whole.holds(&record(90.0, Some(10.0), 5)), "140 and 130 ms");
+        assert!(
+            !whole.holds(&record(100.0, Some(10.0), 5)) && whole.holds(&record(90.0, Some(10.0), 5)),
+            "140 and 130 ms"
+        );
         let rows = vec![record(50.0, Some(5.0), 10), record(500.0, Some(5.0), 10)];
         let trial = TrialRows { records: rows, duration: Duration::from_secs(4), ..TrialRows::default() };
         let (trials, means) = summarise(std::slice::from_ref(&trial), &slo);

@@ -102,7 +102,11 @@ fn a_killed_run_loses_nothing_that_was_written_and_goes_on() {
     let mut lines: Vec<Value> = detailed.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     lines.sort_by_key(|line| line["id"].as_u64());
     assert_eq!(lines.iter().filter_map(|line| line["id"].as_u64()).collect::<Vec<_>>(), (0..60).collect::<Vec<_>>());
-    assert!(lines.iter().all(|line| line["prompt"][0]["role"] == "user" && line["completion_tokens"] == 8), "{}", lines[0]);
+    assert!(
+        lines.iter().all(|line| line["prompt"][0]["role"] == "user" && line["completion_tokens"] == 8),
+        "{}",
+        lines[0]
+    );
 }
 
 #[test]
@@ -143,7 +147,8 @@ fn a_folder_with_a_run_is_kept() {
     let output = run(&["--concurrency", "2,4", "--overwrite"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(!out.join("result.csv").exists() && out.join("config-c2/result.csv").exists(), "nothing is mixed");
-    let few = ["run", "-c", EMULATED, "--num-prompts", "2", "--max-tokens", "2", "--resume", name, "--concurrency", "4"];
+    let few =
+        ["run", "-c", EMULATED, "--num-prompts", "2", "--max-tokens", "2", "--resume", name, "--concurrency", "4"];
     let errors = text(&trbench(&few).stderr);
     assert!(errors.contains("several systems or concurrencies"), "{errors}");
 }
@@ -184,8 +189,13 @@ fn answers_without_room_are_refused_before_the_run() {
     assert!(errors.contains("--max-tokens is 500") && errors.contains("a request may have 200"), "{errors}");
     assert!(!out.exists(), "nothing was begun");
     // What it says fits does, and one token more does not.
-    let fits: usize = errors.split("--max-tokens ").last().and_then(|rest| rest.split(' ').next()).expect("a number")
-        .parse().expect("a number");
+    let fits: usize = errors
+        .split("--max-tokens ")
+        .last()
+        .and_then(|rest| rest.split(' ').next())
+        .expect("a number")
+        .parse()
+        .expect("a number");
     assert_eq!(run(&(fits + 1).to_string()).status.code(), Some(2));
     let output = run(&fits.to_string());
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -197,9 +207,29 @@ fn flags_of_vllm_bench_do_what_ours_do() {
     let dir = tempfile::tempdir().expect("a folder");
     let out = dir.path().join("run");
     let args = [
-        "run", "-c", EMULATED, "--max-concurrency", "4", "--request-rate", "200", "--burstiness", "0.25",
-        "--random-input-len", "16", "--random-output-len", "4", "--num-prompts", "5", "--percentile-metrics", "ttft,itl",
-        "--save-detailed", "--result-dir", out.to_str().expect("utf-8"), "--goodput", "ttft:60000", "e2el:60000",
+        "run",
+        "-c",
+        EMULATED,
+        "--max-concurrency",
+        "4",
+        "--request-rate",
+        "200",
+        "--burstiness",
+        "0.25",
+        "--random-input-len",
+        "16",
+        "--random-output-len",
+        "4",
+        "--num-prompts",
+        "5",
+        "--percentile-metrics",
+        "ttft,itl",
+        "--save-detailed",
+        "--result-dir",
+        out.to_str().expect("utf-8"),
+        "--goodput",
+        "ttft:60000",
+        "e2el:60000",
     ];
     let output = trbench(&args);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -209,7 +239,11 @@ fn flags_of_vllm_bench_do_what_ours_do() {
     assert_eq!(summary["slo"]["e2el_ms"].as_f64(), Some(60000.0));
     assert!(summary["request_goodput"].as_f64().is_some_and(|rate| rate > 0.0));
     let latency = summary["latency"].as_object().expect("latencies");
-    assert!(latency["mean_itl_ms"].is_number() && latency.contains_key("p99_ttft_ms") && latency["mean_tpot_ms"].is_number());
+    assert!(
+        latency["mean_itl_ms"].is_number()
+            && latency.contains_key("p99_ttft_ms")
+            && latency["mean_tpot_ms"].is_number()
+    );
     assert!(!latency.contains_key("p99_tpot_ms") && !latency.contains_key("median_e2el_ms"), "{latency:?}");
     let detailed = std::fs::read_to_string(out.join("detailed.jsonl")).expect("prompts and answers");
     assert_eq!(detailed.lines().count(), 5);
@@ -229,18 +263,36 @@ fn config_check_finds_what_a_run_would_refuse() {
     let rule = |to: &str| format!("{models}routing:\n  method: rule\n  rules:\n    a: {{when: 'true', to: {to}}}\n");
     let gguf = dir.path().join("a.gguf");
     std::fs::write(&gguf, "").expect("writable");
-    let real = |extra: &str| format!("models:\n  a: {{path: a.gguf, {extra}}}\n  b: {{path: a.gguf}}\nrouting: {{method: entropy}}\n");
+    let real = |extra: &str| {
+        format!("models:\n  a: {{path: a.gguf, {extra}}}\n  b: {{path: a.gguf}}\nrouting: {{method: entropy}}\n")
+    };
     let auto = "batching:\n  thresholds: auto\n";
     for (name, yaml, says) in [
-        ("auto", format!("{}{auto}", real("threads: 1")), "thresholds: auto` cannot be computed: the step times are not known"),
-        ("p", format!("{random}batching:\n  profile:\n    routing: [[0.5, 0.4], [1, 0]]\n"), "entry 1 of `routing` sums to 0.9"),
+        (
+            "auto",
+            format!("{}{auto}", real("threads: 1")),
+            "thresholds: auto` cannot be computed: the step times are not known",
+        ),
+        (
+            "p",
+            format!("{random}batching:\n  profile:\n    routing: [[0.5, 0.4], [1, 0]]\n"),
+            "entry 1 of `routing` sums to 0.9",
+        ),
         ("rule", rule("c"), "`routing.rules.a.to` names model `c`, known are `a`, `b`"),
         ("file", real("patch: no.safetensors, layers: [0]"), "no.safetensors` does not exist"),
         ("model", real("threads: 1").replacen("a.gguf", "no.gguf", 1), "no.gguf` does not exist"),
-        ("weights", format!("{models}routing: {{method: r2r, weights: no.safetensors}}\n"), "no.safetensors` does not exist"),
+        (
+            "weights",
+            format!("{models}routing: {{method: r2r, weights: no.safetensors}}\n"),
+            "no.safetensors` does not exist",
+        ),
         ("cores", real("cores: [99999]"), "names core 99999, this machine has 0 to"),
         ("twice", real("cores: [0, 0]"), "names core 0 twice"),
-        ("source", "models: {a: {source: x.gguf}}\nrouting: {method: random, semantics: mixture}\n".to_owned(), "a file goes under `path`"),
+        (
+            "source",
+            "models: {a: {source: x.gguf}}\nrouting: {method: random, semantics: mixture}\n".to_owned(),
+            "a file goes under `path`",
+        ),
     ] {
         let (code, errors) = check(&format!("{name}.yaml"), &yaml);
         assert_eq!(code, Some(2), "{name}: {errors}");

@@ -253,10 +253,15 @@ fn latencies_that_lock_in_phase_are_remarked_on() {
         (serde_json::from_str::<Value>(&out).expect("one JSON object"), err)
     };
     let (locked, err) = run("27.9", &[]);
-    let best = |found: &Value| (found["best"]["thresholds"].clone(), (10.0 * number(&found["best"]["throughput_tok_s"])).round());
+    let best = |found: &Value| {
+        (found["best"]["thresholds"].clone(), (10.0 * number(&found["best"]["throughput_tok_s"])).round())
+    };
     assert_eq!(best(&locked), (serde_json::json!([1, 1]), 2867.0));
     assert_eq!(locked["sensitivity"]["phase_locked"], Value::Bool(true));
-    assert!(err.contains("note: the answer hangs on the exact latencies") && err.contains("263.5 tok/s at (4,1)"), "{err}");
+    assert!(
+        err.contains("note: the answer hangs on the exact latencies") && err.contains("263.5 tok/s at (4,1)"),
+        "{err}"
+    );
     let (moved, _) = run("28.0", &[]);
     assert_eq!(best(&moved), (serde_json::json!([4, 1]), 2635.0));
     // One vector by itself is looked at as well.

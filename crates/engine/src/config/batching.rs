@@ -103,7 +103,10 @@ impl ProfileConfig {
         for (key, matrix) in [("routing", &self.routing), ("commit", &self.commit)] {
             let Some(matrix) = matrix else { continue };
             if matrix.len() != models || matrix.iter().any(|row| row.len() != models) {
-                return Err(at(key, format!("`{key}` must have {models} rows of {models} numbers, one for each model")));
+                return Err(at(
+                    key,
+                    format!("`{key}` must have {models} rows of {models} numbers, one for each model"),
+                ));
             }
             let bad = |value: &f64| !(value.is_finite() && *value >= 0.0);
             if let Some(row) = matrix.iter().position(|row| row.iter().any(bad)) {

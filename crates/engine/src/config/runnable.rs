@@ -68,7 +68,10 @@ impl Config {
             .or(own)
             .ok_or("the step times are not known, give `batching.profile.latencies_ms`")?;
         if latencies.len() != models {
-            return Err(format!("`batching.profile.latencies_ms` is of {} models, there are {models}", latencies.len()));
+            return Err(format!(
+                "`batching.profile.latencies_ms` is of {} models, there are {models}",
+                latencies.len()
+            ));
         }
         let routing = profile.and_then(|profile| profile.routing.clone());
         let commits = profile.and_then(|profile| profile.commit.clone());
@@ -77,7 +80,9 @@ impl Config {
             (None, Some((routing, own_commits))) => (routing, commits.unwrap_or(own_commits)),
             (None, None) => {
                 let method = &self.routing.method;
-                return Err(format!("method `{method}` does not know its routing matrix, give `batching.profile.routing`"));
+                return Err(format!(
+                    "method `{method}` does not know its routing matrix, give `batching.profile.routing`"
+                ));
             }
         };
         let max_active = self.system.max_active;
@@ -118,7 +123,8 @@ impl ModelConfig {
             None => Ok(()),
             Some(bad) => {
                 let core = cores[bad];
-                let message = format!("`cores` of model `{name}` names core {core}, this machine has 0 to {}", count - 1);
+                let message =
+                    format!("`cores` of model `{name}` names core {core}, this machine has 0 to {}", count - 1);
                 Err(Problem::new(["models", name, "cores"], message).entry(bad))
             }
         }

@@ -173,9 +173,11 @@ impl ModelConfig {
             });
         }
         self.validate_layers(name)?;
-        if let Some((twice, core)) = self.cores.iter().flatten().enumerate().find_map(|(at, core)| {
-            self.cores.as_ref().filter(|cores| cores[..at].contains(core)).map(|_| (at, core))
-        }) {
+        if let Some((twice, core)) =
+            self.cores.iter().flatten().enumerate().find_map(|(at, core)| {
+                self.cores.as_ref().filter(|cores| cores[..at].contains(core)).map(|_| (at, core))
+            })
+        {
             return Err(at("cores", format!("`cores` of model `{name}` names core {core} twice")).entry(twice));
         }
         in_range(["models", name, "scheduler", "max_step_tokens"], self.scheduler.max_step_tokens, [1, 8192])?;

@@ -28,7 +28,10 @@ fn optimise(config: &Config, policy: &dyn RoutingPolicy) -> Result<ThresholdTabl
     if models == 1 {
         return Ok(ThresholdTable::eager(models));
     }
-    let closed = config.system_to_predict(policy.transition_model())?.closed(config.system.max_active as u32).map_err(|error| error.to_string())?;
+    let closed = config
+        .system_to_predict(policy.transition_model())?
+        .closed(config.system.max_active as u32)
+        .map_err(|error| error.to_string())?;
     let rows = threshold_table(&closed, &SearchOptions::default()).map_err(|error| error.to_string())?;
     let rows: Vec<Vec<u32>> = rows.iter().map(|thresholds| thresholds.as_slice().to_vec()).collect();
     Ok(ThresholdTable::from_rows(models, &rows))

@@ -75,7 +75,10 @@ pub(super) fn asks_nothing(record: &Map<String, Value>) -> bool {
 /// What was said in a conversation of ShareGPT's, from the first words of a person on.
 fn said(value: &Value) -> Result<Vec<ChatMessage>, String> {
     let Value::Array(list) = value else {
-        return Err(format!("field `{SHARE_GPT}` is {}, expected a list of objects with `from` and `value`", shown(value)));
+        return Err(format!(
+            "field `{SHARE_GPT}` is {}, expected a list of objects with `from` and `value`",
+            shown(value)
+        ));
     };
     let message = |(item, number): (&Value, usize)| {
         let at = |what: String| format!("field `{SHARE_GPT}`, message {number}: {what}");

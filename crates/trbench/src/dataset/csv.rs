@@ -10,10 +10,7 @@ use super::error::{DatasetError, Located, Place};
 const ASKED: [&str; 5] = ["prompt", "question", "Question", "problem", "Problem"];
 
 /// The rows of a file with a header; empty cells count as absent. Rows count from 1, without the header.
-pub(super) fn rows(
-    input: impl Read + 'static,
-    file: &str,
-) -> Result<Box<dyn Iterator<Item = Located>>, DatasetError> {
+pub(super) fn rows(input: impl Read + 'static, file: &str) -> Result<Box<dyn Iterator<Item = Located>>, DatasetError> {
     let mut reader = ::csv::Reader::from_reader(input);
     let headers = reader.headers().map_err(|error| DatasetError::new(file, Place::Line(1), explain(&error)))?;
     let columns: Vec<String> =
@@ -29,9 +26,11 @@ pub(super) fn rows(
     let rows = reader.into_records().zip(1..).map(move |(record, number)| -> Located {
         let record = record.map_err(|error| DatasetError::new(&file, Place::Row(number), explain(&error)))?;
         let cells = columns.iter().zip(record.iter()).filter(|(_, cell)| !cell.trim().is_empty());
-        let row: Map<String, Value> = cells.map(|(name, cell)| (name.clone(), Value::String(cell.to_owned()))).collect();
+        let row: Map<String, Value> =
+            cells.map(|(name, cell)| (name.clone(), Value::String(cell.to_owned()))).collect();
         if !ASKED.iter().any(|name| row.contains_key(*name)) {
-            let column = columns.iter().find(|column| ASKED.contains(&column.as_str())).map_or("prompt", String::as_str);
+            let column =
+                columns.iter().find(|column| ASKED.contains(&column.as_str())).map_or("prompt", String::as_str);
             return Err(DatasetError::new(&file, Place::Row(number), format!("column `{column}` is empty")));
         }
         Ok((Place::Row(number), row))

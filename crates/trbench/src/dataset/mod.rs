@@ -331,7 +331,10 @@ fn take(mut reader: Reader, kinds: Option<&[Kind]>, most: Option<usize>) -> Resu
         sessions.push(parsed.session);
     }
     if reader.skipped > 0 {
-        say(&format!("note: {}: {} conversations in which nobody asks anything are left out", reader.file, reader.skipped));
+        say(&format!(
+            "note: {}: {} conversations in which nobody asks anything are left out",
+            reader.file, reader.skipped
+        ));
     }
     Ok(sessions)
 }

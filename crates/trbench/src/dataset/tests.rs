@@ -270,8 +270,14 @@ fn conversations_of_sharegpt_are_sessions() {
     assert_eq!(sent(0, 1), [pair("user", "Hello"), pair("assistant", "Hi."), pair("user", "Why?")]);
     assert_eq!(sent(1, 0), [pair("system", "Be brief."), pair("user", "And now?")]);
     for (conversation, says) in [
-        (json!([{"from": "alien", "value": "x"}]), "`conversations`, message 1: field `from` is `\"alien\"`, allowed are `system`"),
-        (json!([{"from": "human", "value": "x"}, {"from": "gpt"}]), "`conversations`, message 2: field `value` is `null`"),
+        (
+            json!([{"from": "alien", "value": "x"}]),
+            "`conversations`, message 1: field `from` is `\"alien\"`, allowed are `system`",
+        ),
+        (
+            json!([{"from": "human", "value": "x"}, {"from": "gpt"}]),
+            "`conversations`, message 2: field `value` is `null`",
+        ),
         (json!("x"), "field `conversations` is `\"x\"`, expected a list"),
     ] {
         let why = refusal(&json!([{"id": "b", "conversations": conversation}]).to_string());
@@ -288,7 +294,9 @@ fn csv_files_are_data_sets() {
         load(&Source::File(path.clone(), &Kind::ALL), None).map(|(_, sessions)| sessions)
     };
     let sessions = load("id,prompt,answer\nx,\"Two\nlines, \"\"quoted\"\"\",7\n,Three?,\n").expect("a data set");
-    let of = |session: &Session| (session.id.clone(), session.turns[0].messages()[0].content.clone(), session.turns[0].answer);
+    let of = |session: &Session| {
+        (session.id.clone(), session.turns[0].messages()[0].content.clone(), session.turns[0].answer)
+    };
     assert_eq!(
         sessions.iter().map(of).collect::<Vec<_>>(),
         [
@@ -298,7 +306,10 @@ fn csv_files_are_data_sets() {
     );
     assert_eq!(load("question\nWhy?\n").expect("a data set").len(), 1);
     for (text, says) in [
-        ("text,answer\na,1\n", "set.csv:1: no column `prompt`, `question` or `problem` in the header; found `text`, `answer`"),
+        (
+            "text,answer\na,1\n",
+            "set.csv:1: no column `prompt`, `question` or `problem` in the header; found `text`, `answer`",
+        ),
         ("prompt,answer\na,1\n ,2\n", "set.csv, row 2: column `prompt` is empty"),
         ("prompt,answer\na,1\nb\n", "set.csv, row 2: line 3: 1 columns, the header has 2"),
         ("prompt\n", "set.csv: the data set has no records"),

@@ -3,9 +3,7 @@
 //! then moves the answer by far more than its own size.
 
 use serde::Serialize;
-use tokenrouter_dtmc::{
-    ClosedSystem, Latency, Prediction, SearchOptions, Thresholds, optimize_with_progress, solve,
-};
+use tokenrouter_dtmc::{ClosedSystem, Latency, Prediction, SearchOptions, Thresholds, optimize_with_progress, solve};
 
 /// Relative change of a latency that is tried; a quantum where that is longer, because latencies are rounded to quanta.
 const CHANGE: f64 = 1e-3;

@@ -91,13 +91,17 @@ impl Calibration {
         let name = path.display();
         calibration.check_models(config)?;
         let Some(theirs) = &calibration.system else {
-            say(&format!("note: calibration `{name}` does not say what system it was measured on; measure it again to know"));
+            say(&format!(
+                "note: calibration `{name}` does not say what system it was measured on; measure it again to know"
+            ));
             return Ok(calibration);
         };
         let differences = measured::differences(theirs, &measured::system(config));
         match differences.is_empty() {
             true => {}
-            false if any => say(&format!("note: calibration `{name}` is of another system: {}", differences.join("; "))),
+            false if any => {
+                say(&format!("note: calibration `{name}` is of another system: {}", differences.join("; ")))
+            }
             false => {
                 return Err(usage(format!(
                     "calibration `{name}` is of another system: {}; measure this one with `trbench calibrate`, or take it all \
@@ -199,8 +203,10 @@ mod tests {
     }
 
     fn file(system: &Value, routing: &Value) -> tempfile::NamedTempFile {
-        let model = |name: &str| json!({"name": name, "latency_ms": [3.0], "steps": [9], "scheduling_ms": 0.0,
-            "transitions": 9, "geometric": null});
+        let model = |name: &str| {
+            json!({"name": name, "latency_ms": [3.0], "steps": [9], "scheduling_ms": 0.0,
+            "transitions": 9, "geometric": null})
+        };
         let text = json!({"schema_version": 1, "config": "x.yaml", "emulated": true, "cpu": "x", "concurrency": [1],
             "system": system, "models": [model("a"), model("b")], "routing": routing,
             "routing_interval": [[null, null], [null, null]], "commit": [[1.0, 0.0], [1.0, 0.0]],

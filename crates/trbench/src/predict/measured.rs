@@ -30,7 +30,8 @@ pub(super) fn system(config: &Config) -> IndexMap<String, Value> {
     let computes = config.models.values().any(|model| model.emulated.is_none());
     if computes {
         fields.insert("processor".into(), json!(cpu_name()));
-        fields.insert("cores of the machine".into(), json!(std::thread::available_parallelism().map_or(1, usize::from)));
+        fields
+            .insert("cores of the machine".into(), json!(std::thread::available_parallelism().map_or(1, usize::from)));
     }
     fields
 }
@@ -108,9 +109,7 @@ pub(super) fn differences(measured: &IndexMap<String, Value>, here: &IndexMap<St
     let shown = |value: Option<&Value>| value.map_or_else(|| "absent".to_owned(), Value::to_string);
     let keys = measured.keys().chain(here.keys().filter(|key| !measured.contains_key(*key)));
     let differ = keys.filter(|key| measured.get(*key) != here.get(*key));
-    differ
-        .map(|key| format!("`{key}` was {}, is {}", shown(measured.get(key)), shown(here.get(key))))
-        .collect()
+    differ.map(|key| format!("`{key}` was {}, is {}", shown(measured.get(key)), shown(here.get(key)))).collect()
 }
 
 #[cfg(test)]

@@ -12,10 +12,10 @@ use crate::error::usage;
 use crate::files::write_file;
 use crate::record::Record;
 
-pub use folder::{check_root, create_root};
 pub(crate) use folder::{DETAILED, MANIFEST, ROWS, SUMMARY, clear, is_run, is_run_alone};
-pub(crate) use rows::{Log, csv_of};
+pub use folder::{check_root, create_root};
 pub use rows::read_records;
+pub(crate) use rows::{Log, csv_of};
 
 pub use manifest::{Difference, Inputs, Manifest};
 pub(crate) use manifest::{cpu_name, origin};

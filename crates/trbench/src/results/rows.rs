@@ -117,7 +117,13 @@ mod tests {
     use super::*;
 
     fn row(id: u64, error: Option<&str>) -> Record {
-        Record { id, item: "a".into(), error: error.map(str::to_owned), finish_reason: "stop".into(), ..Record::default() }
+        Record {
+            id,
+            item: "a".into(),
+            error: error.map(str::to_owned),
+            finish_reason: "stop".into(),
+            ..Record::default()
+        }
     }
 
     fn file(bytes: &[u8]) -> tempfile::NamedTempFile {

@@ -310,14 +310,19 @@ mod tests {
             ("--goodput ttft:500 tpot:50 --seed=1", "--slo-ttft-ms=500 --slo-tpot-ms=50 --seed=1"),
             ("--goodput e2el:9000", "--slo-e2el-ms=9000"),
         ] {
-            let spec = |text: &str| parse(&text.split(' ').filter(|arg| !arg.is_empty()).map(str::to_owned).collect::<Vec<_>>());
+            let spec = |text: &str| {
+                parse(&text.split(' ').filter(|arg| !arg.is_empty()).map(str::to_owned).collect::<Vec<_>>())
+            };
             assert_eq!(spec(theirs).expect(theirs), spec(ours).expect(ours), "{theirs}");
         }
         let args = ["--result-dir=x", "--percentile-metrics=ttft,itl", "--save-detailed"];
         let run = CommandLine::try_parse_from(args).expect("flags").run;
         assert_eq!(run.output_dir.as_deref(), Some(std::path::Path::new("x")));
         let spec = run.spec().expect("flags");
-        assert_eq!((spec.percentile_metrics, spec.save_detailed), (vec![LatencyMetric::Ttft, LatencyMetric::Itl], true));
+        assert_eq!(
+            (spec.percentile_metrics, spec.save_detailed),
+            (vec![LatencyMetric::Ttft, LatencyMetric::Itl], true)
+        );
         for (bad, says) in [
             ("--goodput=itl:3", "expected `ttft:MS`, `tpot:MS` or `e2el:MS`"),
             ("--goodput=ttft:0", "allowed is above 0"),

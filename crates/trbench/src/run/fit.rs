@@ -32,11 +32,7 @@ pub(super) fn check(spec: &RunSpec, cells: &[Cell], items: &[Item]) -> anyhow::R
 }
 
 /// The longest prompt that has more than `room` tokens, and its length.
-fn longest<'a>(
-    text: Option<&TextCodec>,
-    items: &'a [Item],
-    room: usize,
-) -> anyhow::Result<Option<(&'a Item, usize)>> {
+fn longest<'a>(text: Option<&TextCodec>, items: &'a [Item], room: usize) -> anyhow::Result<Option<(&'a Item, usize)>> {
     let mut found: Option<(&Item, usize)> = None;
     for item in items {
         let messages = item.prompt.messages();
