@@ -60,7 +60,7 @@ pub struct ChatLogprobsOptions {
     /// Report the log-probability of every token.
     #[serde(skip_serializing_if = "Not::not")]
     pub logprobs: bool,
-    /// Report those of so many of the most likely tokens too.
+    /// Also report those of this many of the most likely tokens.
     pub top_logprobs: Option<u64>,
 }
 

@@ -32,7 +32,7 @@ body!(CompletionRequest { sampling, prompt, unsupported });
 pub struct CompletionPrompt {
     /// One prompt or several, each as text or as token ids. Special tokens that are written out in it are read as such.
     pub prompt: Prompts,
-    /// Report the log-probabilities of every token, and of so many of the most likely ones.
+    /// Report the log-probabilities of every token, and of this many of the most likely ones.
     #[serde(default)]
     pub logprobs: Option<u64>,
 }

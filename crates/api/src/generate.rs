@@ -68,7 +68,7 @@ pub struct GenerateSampling {
     pub temperature: Option<f64>,
     /// Only the most likely tokens whose probabilities add up to it; 1 is all.
     pub top_p: Option<f64>,
-    /// Only so many of the most likely tokens; 0 and -1 are all.
+    /// Sample only from this many of the most likely tokens; 0 and -1 mean all.
     pub top_k: Option<TopK>,
     /// Only tokens at least this times as likely as the most likely one; 0 is all.
     pub min_p: Option<f64>,

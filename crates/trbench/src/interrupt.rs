@@ -5,8 +5,7 @@ use std::sync::OnceLock;
 
 use tokio::sync::watch;
 
-/// Exit code after an interrupt (128 + SIGINT), whichever signal it was.
-pub(crate) const EXIT_CODE: u8 = 130;
+use crate::error::INTERRUPTED;
 
 /// Listens from the first call on; `None` where the process cannot, so that signals do what they do by default.
 fn listener() -> Option<&'static watch::Receiver<bool>> {
@@ -46,7 +45,7 @@ fn listen() -> Option<watch::Receiver<bool>> {
             signals.next().await;
             let _readers = sender.send(true);
             signals.next().await;
-            std::process::exit(i32::from(EXIT_CODE));
+            std::process::exit(i32::from(INTERRUPTED));
         });
     };
     std::thread::Builder::new().name("signals".into()).spawn(body).ok()?;

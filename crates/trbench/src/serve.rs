@@ -143,14 +143,11 @@ async fn serve(engine: Arc<Engine>, config: ServerConfig, keys: server::ApiKeys)
         served = serving => served?,
         () = signals.next() => {
             tracing::warn!("second signal: quitting at once");
-            return Ok(ExitCode::from(INTERRUPTED));
+            return Ok(ExitCode::from(crate::error::INTERRUPTED));
         }
     }
     Ok(ExitCode::SUCCESS)
 }
-
-/// What shells report of a process that Ctrl-C ended.
-const INTERRUPTED: u8 = 130;
 
 /// SIGTERM and Ctrl-C.
 struct Signals {

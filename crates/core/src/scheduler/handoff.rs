@@ -25,6 +25,7 @@ impl Core {
         let start = sequence.known[to].max(sequence.request.prompt.len());
         let delta = SmallVec::from_slice(&sequence.log[start..]);
         sequence.known[to] = sequence.log.len();
+        self.stats.record_handoff(to, delta.len());
         let handoff = Handoff {
             id,
             hop: sequence.hop,

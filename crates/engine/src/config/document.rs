@@ -82,17 +82,10 @@ impl Document {
         serde_json::to_string_pretty(&self.root).expect("a tree with text as keys is JSON")
     }
 
-    /// The typed configuration, and whether it can be run here ([`Config::check_runnable`]).
-    ///
-    /// # Errors
-    /// The key or override that is wrong.
-    pub fn check(&self) -> Result<Config, ConfigError> {
-        let config = self.config()?;
-        config.check_runnable().map_err(|problem| {
-            let place = self.root.place_of(&problem.path).clone();
-            ConfigError { origin: self.origin.clone(), place, message: problem.message }
-        })?;
-        Ok(config)
+    /// The place of the value at a path of keys, for an error about it.
+    pub(crate) fn error_at(&self, problem: super::Problem) -> ConfigError {
+        let place = self.root.place_of(&problem.path).clone();
+        ConfigError { origin: self.origin.clone(), place, message: problem.message }
     }
 
     /// The typed configuration, or the key or override that is wrong.

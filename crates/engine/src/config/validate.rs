@@ -5,10 +5,9 @@ use tokenrouter_dtmc::MAX_MODELS;
 
 use super::error::{Problem, in_range};
 use super::{
-    Config, DeviceConfig, ExecutionConfig, LatencyProfile, ModelConfig, RoutingConfig, RunnerKind, ThresholdConfig,
-    list, nearest,
+    Config, DeviceConfig, ExecutionConfig, LatencyProfile, ModelConfig, RoutingConfig, ThresholdConfig, list, nearest,
 };
-use crate::routing::registry::{self, MethodEntry};
+use tokenrouter_core::routing::registry::{self, MethodEntry};
 
 impl Config {
     /// Checks what the types cannot express.
@@ -149,7 +148,8 @@ impl Config {
                 if let Some(zero) = vector.iter().position(|threshold| *threshold == 0) {
                     return Err(problem("a threshold of 0 is not allowed, the smallest is 1".into()).entry(zero));
                 }
-                crate::scheduler::check_thresholds(vector, self.models.len(), self.system.max_active).map_err(problem)
+                tokenrouter_core::scheduler::check_thresholds(vector, self.models.len(), self.system.max_active)
+                    .map_err(problem)
             }
         }
     }
@@ -182,10 +182,6 @@ impl ModelConfig {
         }
         in_range(["models", name, "scheduler", "max_step_tokens"], self.scheduler.max_step_tokens, [1, 8192])?;
         self.validate_latency(name)?;
-        if self.runner == RunnerKind::Candle && self.device != DeviceConfig::Cpu {
-            let message = format!("model `{name}`: `runner: candle` computes on `cpu`; use `runner: native`");
-            return Err(at("runner", message));
-        }
         if self.tp_size == 0 || self.tp_size > 64 {
             let message = format!("model `{name}`: `tp_size` is {}, allowed are 1 to 64", self.tp_size);
             return Err(at("tp_size", message));

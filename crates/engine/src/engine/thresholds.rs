@@ -4,8 +4,8 @@ use tokenrouter_dtmc::{SearchOptions, threshold_table};
 
 use super::EngineError;
 use crate::config::{Config, ThresholdConfig};
-use crate::routing::RoutingPolicy;
-use crate::scheduler::ThresholdTable;
+use tokenrouter_core::routing::RoutingPolicy;
+use tokenrouter_core::scheduler::ThresholdTable;
 
 pub(super) fn table(config: &Config, policy: &dyn RoutingPolicy) -> Result<ThresholdTable, EngineError> {
     let models = config.models.len();

@@ -1,9 +1,8 @@
-//! Decoder-only transformers: architecture, weights, and the candle implementation over ragged batches.
+//! Decoder-only transformers: architecture, weights, tokenizer.
 //!
 //! Llama, Qwen2 and Qwen3 (dense), from GGUF or from a directory with `config.json` and safetensors.
 
 mod arch;
-mod decoder;
 mod export;
 mod gguf;
 mod hf;
@@ -15,7 +14,6 @@ mod weights;
 
 pub use crate::files::ModelError;
 pub use arch::{Arch, Family, RopeScaling};
-pub use decoder::Decoder;
 pub use export::export_gguf;
 pub use patch::{LinearPatch, LinearPatches};
 pub use shape::Shape;

@@ -15,8 +15,8 @@ use super::format::{Format, event};
 use super::generation::{Chunk, Generation, GenerationRequest};
 use super::params::{Params, top_logprobs};
 use super::{ApiError, App, body, format, no_text, observe};
-use crate::request::TokenLogprobs;
 use crate::tokenizer::Conversation;
+use tokenrouter_core::request::TokenLogprobs;
 
 pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let request_id = observe::request_id(&request);

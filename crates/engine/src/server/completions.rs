@@ -12,7 +12,7 @@ use super::format::{Format, event};
 use super::generation::{Chunk, Generation, GenerationRequest};
 use super::params::{Params, top_logprobs};
 use super::{ApiError, App, body, format, no_text, observe};
-use crate::request::TokenLogprobs;
+use tokenrouter_core::request::TokenLogprobs;
 
 /// Prompts in one request.
 const MAX_PROMPTS: usize = 64;

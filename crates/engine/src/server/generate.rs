@@ -15,7 +15,7 @@ use super::format::{Format, event};
 use super::generation::{Choice, Chunk, Generation, GenerationRequest};
 use super::params::Params;
 use super::{ApiError, App, body, format, observe};
-use crate::request::FinishReason;
+use tokenrouter_core::request::FinishReason;
 
 /// Tokens of an answer when the client does not say, as in SGLang.
 const DEFAULT_MAX_TOKENS: u64 = 128;

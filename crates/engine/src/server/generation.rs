@@ -17,8 +17,10 @@ use super::open::Permit;
 use super::params::Params;
 use super::{ApiError, App};
 use crate::engine::TokenStream;
-use crate::request::{FinishReason, ModelIndex, Request, RequestStats, StepRecord, StreamEvent, TokenLogprobs};
 use crate::tokenizer::StreamDecoder;
+use tokenrouter_core::request::{
+    FinishReason, ModelIndex, Request, RequestStats, StepRecord, StreamEvent, TokenLogprobs,
+};
 
 type Events = SelectAll<Pin<Box<dyn Stream<Item = (usize, StreamEvent)> + Send>>>;
 
@@ -92,7 +94,7 @@ impl Generation {
         let GenerationRequest { prompts, params, format, .. } = request;
         let prompt_tokens = prompts.iter().map(Vec::len).sum();
         let mut streams = submit(app, &prompts, &params, &permit).map_err(refused)?;
-        app.metrics.prompt_tokens.add(prompt_tokens as u64);
+        app.metrics.prompt_tokens.inc_by(prompt_tokens as u64);
         let mut aborting = app.open.aborting();
         // A client that goes away here drops this future, and with it the streams.
         let mut guard = DisconnectGuard(Some(app));
@@ -100,7 +102,7 @@ impl Generation {
         guard.0 = None;
         admitted.inspect_err(|error| app.metrics.completed(Outcome::of_error(error)))?;
         permit.admitted();
-        app.metrics.queue_time.observe_time(started.elapsed());
+        app.metrics.queue_time.observe(started.elapsed().as_secs_f64());
         let choices: Vec<Choice> = (0..streams.len()).map(|index| Choice::new(app, index, &params, started)).collect();
         let open = streams.len();
         let events = streams.into_iter().enumerate().map(|(index, stream)| -> Pin<Box<dyn Stream<Item = _> + Send>> {
@@ -181,7 +183,7 @@ impl Generation {
                 choice.pending.text.push_str(&rest);
                 choice.stats = stats;
                 if let Some(first) = choice.first_token {
-                    self.app.metrics.decode_time.observe_time(first.elapsed());
+                    self.app.metrics.decode_time.observe(first.elapsed().as_secs_f64());
                 }
                 choice.pending.finish = Some(reason.clone());
                 choice.whole.finish = Some(reason.clone());
@@ -233,7 +235,7 @@ impl Generation {
             tokens_by_model: names.iter().cloned().zip(by_model).collect(),
             llm_ratio: if tokens == 0 { 0.0 } else { (tokens - entry) as f64 / tokens as f64 },
             handoffs: total.handoffs,
-            admission_wait_ms: total.buffer_wait.as_secs_f64() * 1e3,
+            buffer_wait_ms: total.buffer_wait.as_secs_f64() * 1e3,
             queue_wait_ms: total.queue_wait.as_secs_f64() * 1e3,
         }
     }
@@ -286,7 +288,7 @@ impl Drop for Generation {
         tracing::info!(target: "tokenrouter::requests", id, prompt_tokens, tokens, ms, end);
         metrics.completed(self.outcome);
         if matches!(self.outcome, Outcome::Stop | Outcome::Length) {
-            metrics.e2e.observe_time(self.started.elapsed());
+            metrics.e2e.observe(self.started.elapsed().as_secs_f64());
         }
     }
 }
@@ -318,10 +320,10 @@ impl Choice {
         match self.last_token.replace(now) {
             None => {
                 self.first_token = Some(now);
-                app.metrics.prefill_time.observe_time(now - self.admitted);
-                app.metrics.ttft.observe_time(now - self.arrived);
+                app.metrics.prefill_time.observe((now - self.admitted).as_secs_f64());
+                app.metrics.ttft.observe((now - self.arrived).as_secs_f64());
             }
-            Some(before) => app.metrics.inter_token.observe_time(now - before),
+            Some(before) => app.metrics.inter_token.observe((now - before).as_secs_f64()),
         }
     }
 }

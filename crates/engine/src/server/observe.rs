@@ -77,7 +77,7 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     let method = request.method().clone();
     let path = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
     let id = request_id(&request);
-    app.metrics.in_flight.add(1);
+    app.metrics.in_flight.inc();
     let _in_flight = InFlight(&app);
     let mut response = next.run(request).await;
     if method == Method::OPTIONS && response.status() == StatusCode::OK {
@@ -114,7 +114,7 @@ struct InFlight<'a>(&'a App);
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.0.metrics.in_flight.sub(1);
+        self.0.metrics.in_flight.dec();
     }
 }
 

@@ -7,9 +7,9 @@ use tokenrouter_api::sampling::{RoutingOptions, Sampling};
 
 use super::refused::short;
 use super::{ApiError, App};
-use crate::config::list;
-use crate::request::MAX_TOP_LOGPROBS;
-use crate::request::{RoutingOverrides, SamplingParams};
+use tokenrouter_core::names::list;
+use tokenrouter_core::request::MAX_TOP_LOGPROBS;
+use tokenrouter_core::request::{RoutingOverrides, SamplingParams};
 
 /// Tokens of an answer when the client does not say.
 const DEFAULT_MAX_TOKENS: u64 = 1024;

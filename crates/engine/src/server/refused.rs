@@ -4,7 +4,7 @@ use serde_json::Value;
 use tokenrouter_api::{FieldError, Problem};
 
 use super::ApiError;
-use crate::config::{list, nearest};
+use tokenrouter_core::names::{list, nearest};
 
 impl From<FieldError> for ApiError {
     fn from(error: FieldError) -> Self {

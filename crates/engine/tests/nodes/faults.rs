@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tokenrouter_engine::config::RoutingConfig;
-use tokenrouter_engine::{Engine, FinishReason};
+use tokenrouter_core::FinishReason;
+use tokenrouter_core::routing::RoutingConfig;
+use tokenrouter_engine::Engine;
 
 use crate::pair::{Pair, address, collect, expected, held, is_up, peer, requests, run, wait_until};
 use crate::proxy::Proxy;

@@ -33,7 +33,7 @@ fn the_queue_is_bounded_in_length_and_in_time() {
     assert!(first.event().is_some());
     let address = server.address;
     let second = std::thread::spawn(move || error(post(address, "/generate", &body(STAYS, 1, &json!({})))));
-    until("a queue", || server.meters(0).queued.get() == 1);
+    until("a queue", || server.snapshot(0).occupancy.queued == 1);
     let (status, retry, third) = error(server.ask(STAYS, 1, &json!({})));
     assert_eq!((status, retry.as_deref(), &third["code"]), (429, Some("1"), &json!("overloaded")));
     let (status, retry, second) = second.join().expect("no panic");

@@ -8,14 +8,11 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tokenrouter_engine::EngineError;
 
-use crate::error::{Interrupted, UsageError};
+use crate::error::{INTERRUPTED, Interrupted, UsageError};
 use crate::{
     compare, convert, dataset, draft, fetch, figures, gpu, nodes, optimize, plan_memory, predict, report, run, serve,
     simulate, soak, sweep, trace, train,
 };
-
-/// Exit code after an interrupt (128 + SIGINT).
-const INTERRUPTED: u8 = 130;
 
 /// Token-level LLM routing: benchmark, serve, and model the throughput.
 #[derive(Debug, Parser)]
@@ -32,11 +29,11 @@ enum Command {
     Run(Box<run::RunArgs>),
     /// Print the tables of finished runs.
     Report(report::ReportArgs),
-    /// How much faster one result is than another, as far as their trials can tell.
+    /// Compare two results: how much faster one is, with its interval.
     Compare(compare::CompareArgs),
     /// Make the figures of scenario files, with data and a report.
     Figures(figures::FiguresArgs),
-    /// The cells of a scenario: list them, or measure them here or on a cluster.
+    /// List the cells of a scenario, or measure them here or on a cluster.
     Scenario {
         #[command(subcommand)]
         command: figures::ScenarioCommand,
@@ -49,11 +46,11 @@ enum Command {
     Calibrate(predict::CalibrateArgs),
     /// Compare predicted with measured throughput over thresholds and numbers of requests.
     Validate(predict::ValidateArgs),
-    /// Show thresholds that follow a routing which jumps, second by second.
+    /// Show how adaptive thresholds follow a change of the routing probability.
     Adapt(predict::AdaptArgs),
     /// Find the threshold that gives a wanted share of the large model, from the scores of a traced run.
     SweepThreshold(sweep::SweepArgs),
-    /// How many tokens fit into the memory of devices beside the weights, there or not.
+    /// Compute how many tokens fit into GPU memory next to the weights; no GPU is needed.
     PlanMemory(plan_memory::PlanArgs),
     /// Serve a routed system over an OpenAI-compatible HTTP API.
     Serve(serve::ServeArgs),
@@ -82,11 +79,11 @@ enum Command {
     },
     /// Run the scheduler under virtual time, random schedules and faults, and check what it promises.
     Simulate(simulate::SimulateArgs),
-    /// Overload a routed system for a while, give up on some requests, and check that nothing is lost.
+    /// Overload a routed system, cancel some requests, and check that nothing is lost.
     Soak(soak::SoakArgs),
-    /// Check the CUDA kernels on a GPU, and time them and whole steps beside the device's bandwidth.
+    /// Check the CUDA kernels on a GPU, and compare their speed with the device's bandwidth.
     BenchKernels(gpu::BenchKernelsArgs),
-    /// Measure what a handoff between two nodes of this machine costs, and their throughput against one process.
+    /// Measure the cost of a handoff between two nodes on this machine, and compare their throughput with one process.
     BenchLink(nodes::BenchLinkArgs),
     /// Print the completion script of a shell.
     Completions {
@@ -186,7 +183,7 @@ fn config(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
         }
         ConfigCommand::Check { files } => {
             for file in files {
-                let config = tokenrouter_engine::config::Document::from_file(file)?.check()?;
+                let config = tokenrouter_engine::runnable::check(&tokenrouter_engine::config::Document::from_file(file)?)?;
                 writeln!(out, "{}: ok, models {}", file.display(), config.model_names().join(", "))?;
             }
         }

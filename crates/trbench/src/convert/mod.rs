@@ -13,7 +13,8 @@ use std::process::ExitCode;
 use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
-use tokenrouter_engine::heads::{About, Head, HeadFile, HeadKind, HeadTensor};
+use tokenrouter_core::routing::HeadKind;
+use tokenrouter_engine::heads::{About, Head, HeadFile, HeadTensor};
 
 use crate::digest::sha256_hex;
 use crate::error::usage;

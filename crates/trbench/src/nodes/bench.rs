@@ -34,7 +34,7 @@ pub struct BenchLinkArgs {
     /// Tokens of an answer.
     #[arg(long, value_parser = at_least_one(), default_value_t = 64)]
     max_tokens: usize,
-    /// Runs of either, in turns; the median counts.
+    /// Runs of each, in alternation; the median counts.
     #[arg(long, value_parser = at_least_one(), default_value_t = 5)]
     trials: usize,
 }
@@ -149,7 +149,7 @@ fn report(args: &BenchLinkArgs, config: &Config, times: &[Vec<f64>; 2], handoffs
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "{table}\n\n{}{emulated}, {} requests of {} tokens, {handoffs} handoffs, {} runs of either; both commit the same \
+        "{table}\n\n{}{emulated}, {} requests of {} tokens, {handoffs} handoffs, {} runs of each; both commit the same \
          tokens",
         config.routing.method, args.requests, args.max_tokens, args.trials
     )?;

@@ -45,7 +45,6 @@ fn model_fields(model: &ModelConfig) -> Vec<(&'static str, Value)> {
         ("layers", json!(model.layers)),
         ("patch", json!(model.patch.as_deref().and_then(file_digest))),
         ("dtype", json!(model.dtype)),
-        ("runner", json!(model.runner)),
         ("device", json!(model.device.to_string())),
     ];
     match model.device {
@@ -135,7 +134,6 @@ mod tests {
             (format!("{path}, threads: 3"), "", "`models.a.threads` was 0, is 3"),
             (format!("{path}, cores: [0]"), "", "`models.a.cores` was null, is [0]"),
             (format!("{path}, dtype: f32"), "", "`models.a.dtype` was \"native\", is \"f32\""),
-            (format!("{path}, runner: candle"), "", "`models.a.runner` was"),
             (path.clone(), options, "`routing` was"),
         ] {
             let found = differences(&plain, &of(&model, routing));

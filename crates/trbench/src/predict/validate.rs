@@ -29,7 +29,7 @@ pub struct ValidateArgs {
     /// Seconds of each measurement. With `--virtual-time`, seconds of virtual time.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Tokens of a request. With real models the context grows by so much; emulated ones do not care.
+    /// Tokens of a request. With real models, longer requests have longer contexts and slower steps.
     #[arg(long)]
     max_tokens: Option<usize>,
     /// A calibration of the same system; without it, emulated models are taken at their word and others calibrated first.

@@ -111,7 +111,7 @@ fn take(data: &str, reply: &mut Reply) -> anyhow::Result<()> {
         if let Some(routing) = usage.routing {
             reply.handoffs = Some(routing.handoffs);
             reply.llm_ratio = Some(routing.llm_ratio);
-            reply.buffer_wait = Some(Duration::from_secs_f64(routing.admission_wait_ms / 1e3));
+            reply.buffer_wait = Some(Duration::from_secs_f64(routing.buffer_wait_ms / 1e3));
         }
     }
     Ok(())

@@ -51,7 +51,7 @@ struct Journey {
     visit_tokens: u32,
     state: RequestState,
     by_entry: u64,
-    fruitless: usize,
+    steps_without_commit: usize,
 }
 
 /// One completion by one server.
@@ -129,7 +129,7 @@ impl Remote {
             visit_tokens: 0,
             state: RequestState::default(),
             by_entry: 0,
-            fruitless: 0,
+            steps_without_commit: 0,
         };
         let (mut handoffs, mut end) = (0, None);
         reply.has_text = true;
@@ -144,8 +144,8 @@ impl Remote {
             let from = journey.at;
             end = self.take(&mut journey, &answer, &visit, reply);
             handoffs += u64::from(journey.at != from);
-            journey.fruitless = if journey.position > before { 0 } else { journey.fruitless + 1 };
-            if journey.fruitless > MAX_STEPS_WITHOUT_COMMIT {
+            journey.steps_without_commit = if journey.position > before { 0 } else { journey.steps_without_commit + 1 };
+            if journey.steps_without_commit > MAX_STEPS_WITHOUT_COMMIT {
                 bail!(
                     "{MAX_STEPS_WITHOUT_COMMIT} completions in a row without a token at position {}",
                     journey.position

@@ -17,7 +17,7 @@ use crate::terminal::note;
 
 /// A cell that may not have been measured.
 #[derive(Debug)]
-pub(in crate::figures) struct Cell {
+pub(in crate::figures) struct GridCell {
     /// The value on each axis.
     pub(in crate::figures) at: Vec<String>,
     /// Its settings, with paths relative to the current folder.
@@ -26,7 +26,7 @@ pub(in crate::figures) struct Cell {
     spec: RunSpec,
 }
 
-impl Cell {
+impl GridCell {
     fn new(settings: &Settings, at: Vec<String>, folder: &Path) -> anyhow::Result<Self> {
         let mut overrides = settings.run.clone();
         for (values, name) in settings.axes.values().zip(&at) {
@@ -58,7 +58,7 @@ fn short_digest(text: &str) -> String {
 }
 
 /// Every combination of the axes, checked. Paths are relative to the folder of the scenario.
-pub(in crate::figures) fn cells(settings: &Settings, folder: &Path) -> anyhow::Result<Vec<Cell>> {
+pub(in crate::figures) fn cells(settings: &Settings, folder: &Path) -> anyhow::Result<Vec<GridCell>> {
     let mut combinations: Vec<Vec<String>> = vec![Vec::new()];
     for values in settings.axes.values() {
         let with = |at: &Vec<String>| -> Vec<Vec<String>> {
@@ -66,7 +66,7 @@ pub(in crate::figures) fn cells(settings: &Settings, folder: &Path) -> anyhow::R
         };
         combinations = combinations.iter().flat_map(with).collect();
     }
-    combinations.into_iter().map(|at| Cell::new(settings, at, folder)).collect()
+    combinations.into_iter().map(|at| GridCell::new(settings, at, folder)).collect()
 }
 
 /// Adds the settings of an axis: they replace the ones before, except that lists grow. A map has the values of a setting
@@ -98,7 +98,7 @@ pub(super) fn measure(settings: &Settings, folder: &Path, out: &Path) -> anyhow:
 
 /// Runs a cell, unless it was run to its end before.
 pub(in crate::figures) fn measure_one(
-    mut cell: Cell,
+    mut cell: GridCell,
     calibrate: bool,
     out: &Path,
     calibrations: &mut HashMap<String, PathBuf>,
@@ -199,7 +199,7 @@ draw: {kind: bars, x: method, series: system, metrics: [output_throughput], base
         assert_eq!((cells[0].spec.seed, cells[2].spec.seed), (0, 3), "a value for each name on another axis");
         // Names are those of folders that may be there: they must not change.
         assert_eq!(cells[3].name(), "citer-delayed2-a9778859");
-        assert_eq!(cells.iter().map(Cell::name).collect::<std::collections::HashSet<_>>().len(), 4);
+        assert_eq!(cells.iter().map(GridCell::name).collect::<std::collections::HashSet<_>>().len(), 4);
     }
 
     #[derive(Debug, Parser)]

@@ -3,15 +3,29 @@
 
 use std::path::Path;
 
+use tokenrouter_core::emulated::LatencyProfile;
 use tokenrouter_core::routing::registry::{self, SystemView};
 use tokenrouter_dtmc::{DEFAULT_QUANTUM_MS, System};
 
-use super::error::Problem;
-use super::{Config, DeviceConfig, LatencyProfile, ModelConfig, ThresholdConfig};
-use crate::adaptation::latency;
+use crate::adaptation::{batch_caps, latency};
+use crate::config::{Config, ConfigError, DeviceConfig, Document, ModelConfig, Problem, ThresholdConfig};
 
 /// Vocabulary of a stand-in for models that are not loaded.
 const VOCABULARY: usize = 32_000;
+
+/// The configuration of a document, if it can be run on this machine ([`Config::check_runnable`]).
+///
+/// # Errors
+/// The key or override that is wrong.
+pub fn check(document: &Document) -> Result<Config, ConfigError> {
+    let config = Config::from_document(document)?;
+    config.check_runnable().map_err(|problem| document.error_at(problem))?;
+    Ok(config)
+}
+
+fn problem(path: &[&str], message: impl Into<String>) -> Problem {
+    Problem { path: path.iter().map(|key| (*key).to_owned()).collect(), message: message.into() }
+}
 
 impl Config {
     /// Finds what a run on this machine would refuse although every value is allowed: files that are not there, cores that
@@ -43,7 +57,7 @@ impl Config {
     fn check_auto(&self) -> Result<(), Problem> {
         let problem = |why: String| {
             let message = format!("`batching.thresholds: auto` cannot be computed: {why}");
-            Problem::new(["batching", "thresholds"], message)
+            problem(&["batching", "thresholds"], message)
         };
         let system = self.system_to_predict(self.transition_model()).map_err(problem)?;
         system.closed(self.system.max_active as u32).map(|_| ()).map_err(|error| problem(error.to_string()))
@@ -89,7 +103,7 @@ impl Config {
         let (system, notes) = System {
             commits: Some(commits),
             quantum_ms: profile.map_or(DEFAULT_QUANTUM_MS, |profile| profile.quantum_ms),
-            max_batch: Some(crate::adaptation::batch_caps(self)),
+            max_batch: Some(batch_caps(self)),
             ..System::new(latencies.iter().map(|profile| latency(profile, max_active)), routing)
         }
         .normalised();
@@ -109,7 +123,7 @@ impl ModelConfig {
                 let hint = if source.ends_with(".gguf") { "; a file goes under `path`" } else { "" };
                 let message =
                     format!("unknown model source `{source}`, allowed are `demo` and hub ids such as `org/name`{hint}");
-                Err(Problem::new(["models", name, "source"], message))
+                Err(problem(&["models", name, "source"], message))
             }
         }
     }
@@ -125,7 +139,7 @@ impl ModelConfig {
                 let core = cores[bad];
                 let message =
                     format!("`cores` of model `{name}` names core {core}, this machine has 0 to {}", count - 1);
-                Err(Problem::new(["models", name, "cores"], message).entry(bad))
+                Err(problem(&["models", name, "cores", &bad.to_string()], message))
             }
         }
     }
@@ -146,5 +160,5 @@ fn exists(path: Option<&Path>, key: &[&str]) -> Result<(), Problem> {
         Err(error) => format!("cannot be read: {error}"),
     };
     let message = format!("`{}`: file `{}` {why}", key.join("."), path.display());
-    Err(Problem { path: key.iter().map(|key| (*key).to_owned()).collect(), message })
+    Err(problem(key, message))
 }
