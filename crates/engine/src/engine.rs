@@ -33,6 +33,17 @@ use tokenrouter_core::routing::registry::{self, BuiltPolicy, SystemView};
 use tokenrouter_core::scheduler::{Event, MAX_STEPS_WITHOUT_COMMIT, ModelStats, Snapshot};
 use tokenrouter_core::token_texts::TokenTexts;
 
+/// What a configuration has room for.
+#[derive(Debug)]
+pub struct Capacity {
+    /// Tokens that the KV cache of each model holds.
+    pub kv_tokens: usize,
+    /// Most tokens of one request, prompt and output.
+    pub token_limit: usize,
+    /// The tokenizer; emulated models have none.
+    pub text: Option<TextCodec>,
+}
+
 /// An engine could not be launched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -185,6 +196,14 @@ pub struct LaunchInfo {
 }
 
 impl Engine {
+    /// What a configuration has room for: its models' files are opened, and their weights not loaded.
+    ///
+    /// # Errors
+    /// As [`Engine::launch`].
+    pub fn capacity(config: &Config) -> Result<Capacity, EngineError> {
+        launch::capacity(config)
+    }
+
     /// Loads the models and starts the subservers. Blocks until all are ready.
     pub fn launch(config: &Config) -> Result<Self, EngineError> {
         launch::launch(&Plan::new(config)?, config, &|view| registry::build(&config.routing, view))

@@ -19,9 +19,10 @@ pub mod memory;
 pub mod model;
 pub mod node;
 pub mod profile;
+pub mod runnable;
 pub mod runner;
 pub mod server;
 pub mod tokenizer;
 
 pub use config::Config;
-pub use engine::{Engine, EngineError, EngineStats, Plan, SubmitError, TokenStream};
+pub use engine::{Capacity, Engine, EngineError, EngineStats, Plan, SubmitError, TokenStream};

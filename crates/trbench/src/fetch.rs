@@ -144,7 +144,7 @@ fn interruptible(dir: PathBuf) -> anyhow::Result<PathBuf> {
     let result = runtime.block_on(async {
         tokio::select! {
             biased;
-            _ = tokio::signal::ctrl_c() => Err(Interrupted("nothing was installed".into()).into()),
+            () = crate::interrupt::asked() => Err(Interrupted("nothing was installed".into()).into()),
             done = tokio::task::spawn_blocking(move || download(&dir)) => done.context("the download panicked")?,
         }
     });

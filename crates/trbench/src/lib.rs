@@ -16,7 +16,7 @@
 //!   |
 //! inputs      dataset fetch device grade record stats
 //!   |
-//! basics      error terminal files digest
+//! basics      error terminal files digest interrupt
 //! ```
 
 pub mod cli;
@@ -32,6 +32,7 @@ pub mod figures;
 pub mod files;
 pub mod gpu;
 pub mod grade;
+mod interrupt;
 pub mod nodes;
 pub mod offline;
 pub mod optimize;

@@ -50,6 +50,10 @@ pub struct Record {
     /// How much later than that the client sent it.
     #[serde(default)]
     pub client_lag_ms: Option<f64>,
+    /// Launch thresholds that it was served under, one for each model with spaces between them; `adaptive` where they
+    /// followed the load, empty where they are not known.
+    #[serde(default)]
+    pub thresholds: String,
 }
 
 impl Record {

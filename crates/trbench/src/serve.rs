@@ -33,6 +33,9 @@ pub struct ServeArgs {
     /// A calibration of this system: thresholds are computed from it, for every number of active requests.
     #[arg(long, env = "TRBENCH_CALIBRATION")]
     calibration: Option<PathBuf>,
+    /// Take a calibration of another system as well; what differs is said.
+    #[arg(long, requires = "calibration")]
+    any_calibration: bool,
     /// Address to listen on, instead of `server.host`.
     #[arg(long, env = "TRBENCH_HOST")]
     host: Option<IpAddr>,
@@ -71,7 +74,7 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let mut config = Config::from_file(&args.config)?;
     crate::device::place(&mut config, args.device)?;
     if let Some(path) = &args.calibration {
-        Calibration::read(path)?.apply(&mut config)?;
+        Calibration::apply(path, &mut config, args.any_calibration)?;
     }
     override_settings(&mut config.server, args);
     start_log(args);

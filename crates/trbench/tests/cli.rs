@@ -145,7 +145,6 @@ fn bad_input_is_named_and_exits_with_2() {
         (vec!["run", "-c", EMULATED, "--dataset-path", &broken], vec!["broken.jsonl:2:", "not valid JSON"]),
         (vec!["run", "-c", EMULATED, "--dataset-path", &empty], vec!["empty.jsonl", "the data set is empty"]),
         (vec!["run", "-c", EMULATED, "--dataset-path", "nothing.jsonl"], vec!["nothing.jsonl"]),
-        (vec!["run", "-c", EMULATED, "--concurrency", "2"], vec!["[1, 4]", "deadlock", "sum(B_i - 1) < 2"]),
         (vec!["run", "-c", EMULATED, "--concurrency", "0"], vec!["--concurrency", "0 is not in 1..=4096"]),
         (vec!["run", "-c", EMULATED, "--num-prompts", "none"], vec!["`all`"]),
         (vec!["run", "-c", EMULATED, "--system", "single:huge"], vec!["`single:huge`", "small, large"]),

@@ -227,6 +227,7 @@ fn bad_flags_are_named_and_exit_with_2() {
         (vec!["--trials", "2", "--trace"], "--trace"),
         (vec!["--slo-tpot-ms", "-1"], "--slo-tpot-ms"),
         (vec!["--resume", "no/such/folder"], "no/such/folder"),
+        (vec!["--resume", "config"], "`config` holds no run"),
         (vec!["--system", "sync"], "`lockstep`, `standard`"),
     ] {
         let output = trbench(&[&["run", "-c", EMULATED, "--concurrency", "4"][..], &args].concat());

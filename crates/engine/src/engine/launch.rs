@@ -9,7 +9,7 @@ use super::load::{Common, Runner, check_common_language, common, load_runners, o
 use super::plan::{Driving, Plan};
 use super::resources::plan_kv;
 use super::start::{Started, Watch, start};
-use super::{Engine, EngineError, Inner, LaunchInfo, node, thresholds};
+use super::{Capacity, Engine, EngineError, Inner, LaunchInfo, node, thresholds};
 use crate::adaptation::{Adapter, Worker};
 use crate::config::Config;
 use crate::driver::{Clients, DetachedStates, Inbound, ModelWorker, Shared};
@@ -114,14 +114,29 @@ fn resolve(
     };
     let policy: Arc<dyn RoutingPolicy> = Arc::from(make_policy(&view).map_err(EngineError::Unusable)?);
     check_common_language(config, files, &*policy)?;
+    let (kv_blocks, token_limit) = room(config, files, &common)?;
+    let thresholds = Arc::new(thresholds::table(config, &*policy)?);
+    Ok(Resolved { common, policy, thresholds, kv_blocks, token_limit })
+}
+
+/// KV blocks of each model, and the most tokens of a request.
+fn room(config: &Config, files: &[ModelFiles], common: &Common) -> Result<(usize, usize), EngineError> {
     let kv_blocks = plan_kv(config, files, common.context)?;
     let possible = common.context.min(kv_blocks * config.kv.block_size);
     let token_limit = match config.system.max_tokens_per_request {
         0 => possible,
         limit => limit.min(possible),
     };
-    let thresholds = Arc::new(thresholds::table(config, &*policy)?);
-    Ok(Resolved { common, policy, thresholds, kv_blocks, token_limit })
+    Ok((kv_blocks, token_limit))
+}
+
+/// How long the requests of a configuration may be, without loading its models.
+pub(super) fn capacity(config: &Config) -> Result<Capacity, EngineError> {
+    config.validate().map_err(|problem| EngineError::Unusable(problem.message))?;
+    let files = open_models(config)?;
+    let common = common(config, &files)?;
+    let (kv_blocks, token_limit) = room(config, &files, &common)?;
+    Ok(Capacity { kv_tokens: kv_blocks * config.kv.block_size, token_limit, text: common.text })
 }
 
 /// Follows the load with `thresholds: adaptive`.

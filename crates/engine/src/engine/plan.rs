@@ -176,6 +176,8 @@ fn warnings(machine: Machine, config: &Config, models: &[ModelPlan], node: bool)
     if total > cores {
         warnings.push(format!("models use {total} threads on {cores} cores: they will slow each other down"));
     }
+    let missing_cores = config.models.iter().filter_map(|(name, model)| model.check_cores(name).err());
+    warnings.extend(missing_cores.map(|problem| format!("{}: its threads are not pinned there", problem.message)));
     if config.is_emulated() {
         warnings.push("emulated: latency profiles stand in for the models".into());
     }

@@ -171,5 +171,8 @@ fn thresholds_and_other_executions_exclude_each_other() {
     let yaml = "models:\n  a: {emulated: {latency_ms: 1}}\n  b: {emulated: {latency_ms: 1}}\nrouting: {method: random}\n\
                 batching: {thresholds: [1, 2]}\nsystem:\n  execution: lockstep\n";
     let error = Config::from_yaml(yaml, "bad.yaml").expect_err("a bad configuration").to_string();
-    assert!(error.starts_with("bad.yaml:7") && error.contains("`lockstep`") && error.contains("`eager`"), "{error}");
+    assert!(
+        error.starts_with("bad.yaml:5:12:") && error.contains("`lockstep`") && error.contains("`eager`"),
+        "{error}"
+    );
 }

@@ -98,7 +98,7 @@ enum ConfigCommand {
     Reference,
     /// Print the table of routing methods, as Markdown.
     Algorithms,
-    /// Check configuration files.
+    /// Check configuration files, and whether this machine has the files and cores that they name.
     Check {
         /// YAML files.
         #[arg(required = true)]
@@ -183,7 +183,7 @@ fn config(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
         }
         ConfigCommand::Check { files } => {
             for file in files {
-                let config = tokenrouter_engine::Config::from_file(file)?;
+                let config = tokenrouter_engine::runnable::check(&tokenrouter_engine::config::Document::from_file(file)?)?;
                 writeln!(out, "{}: ok, models {}", file.display(), config.model_names().join(", "))?;
             }
         }

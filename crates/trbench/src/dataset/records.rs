@@ -1,4 +1,4 @@
-//! Records of a file, whatever holds them: JSONL, a JSON list, `{"data": [...]}`, a single object, or Parquet.
+//! Records of a file, whatever holds them: JSONL, a JSON list, `{"data": [...]}`, a single object, CSV, or Parquet.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::error::{DatasetError, Located, Place, shown};
-use super::parquet;
+use super::{csv, parquet};
 
 /// What holds the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub enum Container {
     Object,
     /// Rows of a Parquet file.
     Parquet,
+    /// Rows of a CSV file.
+    Csv,
 }
 
 impl Container {
@@ -34,6 +36,7 @@ impl Container {
             Self::DataList => "JSON object with the list under `data`",
             Self::Object => "JSON object",
             Self::Parquet => "Parquet",
+            Self::Csv => "CSV",
         }
     }
 }
@@ -54,6 +57,10 @@ pub(super) fn open(path: &Path) -> Result<Records, DatasetError> {
     input.by_ref().take(parquet::MAGIC.len() as u64).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes == parquet::MAGIC || path.extension().is_some_and(|extension| extension == "parquet") {
         return Ok(Records { container: Container::Parquet, iter: parquet::rows(input, &file)? });
+    }
+    if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv")) {
+        let whole = std::io::Cursor::new(bytes).chain(input);
+        return Ok(Records { container: Container::Csv, iter: csv::rows(whole, &file)? });
     }
     input.read_to_end(&mut bytes).map_err(unreadable)?;
     let text = String::from_utf8(bytes).map_err(|error| {

@@ -3,6 +3,7 @@
 use super::args::OptimizeArgs;
 use super::explain::{Card, card};
 use super::input::Inputs;
+use super::sensitivity::{Sensitivity, study as sensitivity_study};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use tokenrouter_dtmc::{
@@ -43,6 +44,8 @@ pub(super) struct Answers {
     pub(super) certificate: Option<Certificate>,
     pub(super) study: Option<QuantumStudy>,
     pub(super) spreads: Option<Vec<Spread>>,
+    /// What small changes of latencies do to the answer, where that is affordable.
+    pub(super) sensitivity: Option<Sensitivity>,
     pub(super) card: Option<Card>,
     pub(super) chain: Option<Chain>,
 }
@@ -84,7 +87,9 @@ pub(super) fn run(args: &OptimizeArgs, inputs: Inputs) -> anyhow::Result<Answers
             candidates
         }
     };
+    check_tokens(&candidates[0])?;
     let best = candidates[0].thresholds().clone();
+    let sensitivity = sensitivity_study(&system, &candidates, search.is_some(), &options);
     let spreads = spreads(args, &system, search.as_ref(), &candidates, &options)?;
     let (table, within_latency) = table(args, &system, &options)?;
     let certificate = if args.certify { Some(certify(&system, &best, &options.limits.solve)?) } else { None };
@@ -106,9 +111,19 @@ pub(super) fn run(args: &OptimizeArgs, inputs: Inputs) -> anyhow::Result<Answers
         certificate,
         study,
         spreads,
+        sensitivity,
         card,
         chain,
     })
+}
+
+/// Without tokens there is nothing to compare, whatever `C` says of steps that are made once at most.
+fn check_tokens(best: &Prediction) -> anyhow::Result<()> {
+    if best.throughput_tok_s() > 0.0 {
+        return Ok(());
+    }
+    let message = "`--C`: no token is ever committed: every entry is 0 for the steps that are made again and again";
+    Err(BadRequest(message.to_owned()).into())
 }
 
 fn check_plot(args: &OptimizeArgs, system: &ClosedSystem, single: bool) -> anyhow::Result<()> {

@@ -14,7 +14,7 @@ use super::completion;
 use super::http;
 use super::judge::Transcript;
 use super::remote::Remote;
-use super::reply::{Reply, render};
+use super::reply::{Reply, tokens};
 use crate::spec::{Named, RunSpec};
 use crate::trace::TraceStep;
 
@@ -65,6 +65,14 @@ impl Backend {
         }
     }
 
+    /// The launch thresholds at the largest number of requests, where they are known.
+    pub(super) fn thresholds(&self) -> &[u32] {
+        match self {
+            Self::Engine(engine) => &engine.info().thresholds,
+            Self::Http { .. } | Self::Remote(_) => &[],
+        }
+    }
+
     pub(super) fn info(&self) -> Value {
         match self {
             Self::Engine(engine) => serde_json::to_value(engine.info()).unwrap_or(Value::Null),
@@ -99,11 +107,7 @@ async fn ask_engine(
     key: u64,
     reply: &mut Reply,
 ) -> anyhow::Result<()> {
-    let prompt = match engine.text() {
-        Some(text) => text.encode(&render(Some(text), messages)?)?,
-        // Emulated models read nothing; about as many tokens as the text would have.
-        None => messages.iter().flat_map(|message| message.content.bytes()).step_by(4).map(u32::from).collect(),
-    };
+    let prompt = tokens(engine.text(), messages)?;
     reply.prompt_tokens = Some(prompt.len() as u64);
     if let Some(transcript) = &mut reply.transcript {
         *transcript = Transcript { tokens: prompt.clone(), prompt: prompt.len() };

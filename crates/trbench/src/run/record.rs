@@ -17,7 +17,7 @@ pub(super) struct Place {
     pub(super) lag: Duration,
 }
 
-pub(super) fn record(place: Place, item: &Item, reply: &Reply, elapsed: Duration) -> Record {
+pub(super) fn record(place: Place, item: &Item, (reply, elapsed): (&Reply, Duration), thresholds: &str) -> Record {
     let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
     let complete = matches!(reply.finish_reason.as_str(), "stop" | "length");
     let e2el = complete.then(|| ms(elapsed));
@@ -47,5 +47,6 @@ pub(super) fn record(place: Place, item: &Item, reply: &Reply, elapsed: Duration
         trial: place.trial,
         start_ms: Some(ms(place.start)),
         client_lag_ms: Some(ms(place.lag)),
+        thresholds: thresholds.to_owned(),
     }
 }

@@ -23,7 +23,7 @@ pub use arrivals::Arrivals;
 pub use overrides::Overrides;
 pub(crate) use overrides::fields;
 pub use system::System;
-pub use values::{Named, NumPrompts, Workload};
+pub use values::{LatencyMetric, Named, NumPrompts, Workload};
 
 /// Layout of specs that this program writes and reads.
 pub const VERSION: u32 = 1;
@@ -38,6 +38,9 @@ pub const TRIALS: RangeInclusive<u64> = 1..=1000;
 pub const WARMUP: RangeInclusive<u64> = 0..=100_000;
 /// Largest rate (sessions per second) and longest limit (milliseconds).
 const LARGEST: f64 = 1e6;
+
+/// Latencies of which percentiles are reported when nothing is said.
+const DEFAULT_PERCENTILES: [LatencyMetric; 3] = [LatencyMetric::Ttft, LatencyMetric::Tpot, LatencyMetric::E2el];
 
 /// The configuration used when none is given.
 const DEFAULT_CONFIG: (&str, &str) = ("config/rstitch/demo.yaml", include_str!("../../../../config/rstitch/demo.yaml"));
@@ -62,6 +65,9 @@ pub struct RunSpec {
     /// Calibration of this system, from which thresholds of `config` and `delayed` are computed.
     #[serde(deserialize_with = "lenient::optional")]
     pub calibration: Option<PathBuf>,
+    /// Whether a calibration of another system is taken as well.
+    #[serde(deserialize_with = "lenient::one")]
+    pub any_calibration: bool,
     /// Systems to measure, each at every concurrency.
     #[serde(deserialize_with = "lenient::list")]
     pub system: Vec<System>,
@@ -126,6 +132,15 @@ pub struct RunSpec {
     /// Goodput counts requests whose mean time between tokens is at most this many milliseconds.
     #[serde(deserialize_with = "lenient::optional")]
     pub slo_tpot_ms: Option<f64>,
+    /// Goodput counts requests that ended within this many milliseconds.
+    #[serde(deserialize_with = "lenient::optional")]
+    pub slo_e2el_ms: Option<f64>,
+    /// Latencies of which percentiles are reported.
+    #[serde(deserialize_with = "lenient::list")]
+    pub percentile_metrics: Vec<LatencyMetric>,
+    /// Whether prompts and answers of all requests are written to `detailed.jsonl`.
+    #[serde(deserialize_with = "lenient::one")]
+    pub save_detailed: bool,
     /// Model of the configuration that reads the answers afterwards.
     #[serde(deserialize_with = "lenient::optional")]
     pub judge: Option<String>,
@@ -145,6 +160,7 @@ impl Default for RunSpec {
             set: Vec::new(),
             device: None,
             calibration: None,
+            any_calibration: false,
             system: vec![System::Config],
             replay: None,
             endpoint: Vec::new(),
@@ -165,6 +181,9 @@ impl Default for RunSpec {
             seed: 0,
             slo_ttft_ms: None,
             slo_tpot_ms: None,
+            slo_e2el_ms: None,
+            percentile_metrics: DEFAULT_PERCENTILES.to_vec(),
+            save_detailed: false,
             judge: None,
             trace: false,
             profile: false,
@@ -238,7 +257,12 @@ impl RunSpec {
                 return Err(usage(format!("--{key} {value} is not allowed, allowed are {least} to {most}")));
             }
         }
-        let numbers = [("rate", self.rate), ("slo-ttft-ms", self.slo_ttft_ms), ("slo-tpot-ms", self.slo_tpot_ms)];
+        let numbers = [
+            ("rate", self.rate),
+            ("slo-ttft-ms", self.slo_ttft_ms),
+            ("slo-tpot-ms", self.slo_tpot_ms),
+            ("slo-e2el-ms", self.slo_e2el_ms),
+        ];
         for (key, value) in numbers {
             if let Some(why) = value.and_then(|value| above_zero(value).err()) {
                 return Err(usage(format!("--{key} {why}")));

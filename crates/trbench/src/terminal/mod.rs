@@ -15,3 +15,8 @@ pub(crate) fn note(line: &str) {
         let _best_effort = writeln!(std::io::stderr(), "{line}");
     }
 }
+
+/// A line that whoever reads stderr must see, at a terminal or in a log.
+pub(crate) fn say(line: &str) {
+    let _best_effort = writeln!(std::io::stderr(), "{line}");
+}

@@ -126,15 +126,16 @@ pub(in crate::figures) fn finished(dir: &Path) -> anyhow::Result<Option<Summary>
 }
 
 fn one(spec: &RunSpec, dir: &Path) -> anyhow::Result<Summary> {
-    let interrupted = dir.join("summary.json").is_file();
-    let destination = if interrupted { Destination::Resume(dir) } else { Destination::Folder(Some(dir)) };
+    let interrupted = dir.join("manifest.json").is_file();
+    let destination = if interrupted { Destination::Resume(dir) } else { Destination::Replace(Some(dir)) };
     let mut summaries = run::measure(spec, destination)?;
     match (summaries.pop(), summaries.is_empty()) {
         (Some(summary), true) if summary.failed == 0 => Ok(summary),
         (Some(summary), true) => {
             let first = summary.first_error.unwrap_or_default();
-            // Without a summary it is measured again next time.
+            // Without them it is measured again next time.
             std::fs::remove_file(dir.join("summary.json"))?;
+            std::fs::remove_file(dir.join("manifest.json"))?;
             anyhow::bail!("`{}`: {} requests failed, the first with: {first}", dir.display(), summary.failed)
         }
         _ => Err(usage(format!("`{}`: a cell is one system at one concurrency", dir.display()))),
@@ -146,13 +147,14 @@ fn calibration(spec: &RunSpec, out: &Path, known: &mut HashMap<String, PathBuf>)
     const SECONDS: f64 = 4.0;
     let document = spec.document()?;
     let concurrency = spec.concurrency[0];
-    let digest = short_digest(&format!("{concurrency} {}", document.text()));
+    let device = spec.device.map(|device| format!(" {device}")).unwrap_or_default();
+    let digest = short_digest(&format!("{concurrency} {}{device}", document.text()));
     if let Some(path) = known.get(&digest) {
         return Ok(path.clone());
     }
     let path = out.join("runs").join(format!("calibration-{digest}.json"));
     if !path.is_file() {
-        let calibration = predict::calibrate_document(&document, concurrency, SECONDS)?;
+        let calibration = predict::calibrate_document(&document, spec.device, concurrency, SECONDS)?;
         write_file(&path, &serde_json::to_vec_pretty(&calibration)?)?;
     }
     known.insert(digest, path.clone());
