@@ -85,7 +85,8 @@ pub(super) fn launch(
     let block_size = config.kv.block_size;
     let token_limit = token_limit(config, common.context.min(kv_blocks * block_size));
     let thresholds = Arc::new(thresholds::table(config, &*policy)?);
-    let (threads, warnings) = divide_threads(config, local);
+    let (threads, mut warnings) = divide_threads(config, local);
+    warnings.extend(file_warnings(&names, &files));
     let options = runner_options(config, &*policy, &common, (kv_blocks, block_size))?;
     let vocabulary = files.first().map(|file| file.text.vocabulary_hash(policy.needs(0).extra_row));
     let facts = node::facts(config, &thresholds, (common.vocab, vocabulary), (kv_blocks, token_limit));
@@ -294,9 +295,17 @@ fn describe(name: &str, model: &ModelConfig, threads: usize) -> String {
 fn open_models(config: &Config) -> Result<Vec<ModelFiles>, EngineError> {
     let real = config.models.iter().filter(|(_, model)| model.emulated.is_none());
     real.map(|(name, model)| {
-        ModelFiles::open(model).map_err(|source| EngineError::Model { name: name.clone(), source: Box::new(source) })
+        ModelFiles::open(model).map_err(|reason| EngineError::Model { name: name.clone(), reason: Box::new(reason) })
     })
     .collect()
+}
+
+/// What the files say and is not used, by model.
+fn file_warnings(names: &[String], files: &[ModelFiles]) -> Vec<String> {
+    let of_model = |(name, file): (&String, &ModelFiles)| -> Vec<String> {
+        file.warnings.iter().map(|warning| format!("model `{name}`: {warning}")).collect()
+    };
+    names.iter().zip(files).flat_map(of_model).collect()
 }
 
 /// What all models share.
@@ -402,7 +411,7 @@ fn load_runners(
             .map(|(index, ((name, model), file))| {
                 let load = scope.spawn(move || {
                     load_runner(model, &file, &options[index], (threads[index], config.system.max_active))
-                        .map_err(|source| EngineError::Model { name: name.clone(), source: Box::new(source) })
+                        .map_err(|reason| EngineError::Model { name: name.clone(), reason: Box::new(reason) })
                 });
                 (index, load)
             })

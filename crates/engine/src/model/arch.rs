@@ -83,8 +83,10 @@ impl Arch {
         if !self.head_dim.is_multiple_of(2) {
             return Err(format!("head dimension {} is odd", self.head_dim));
         }
-        if !(self.eps.is_finite() && self.eps > 0.0 && self.rope_theta.is_finite() && self.rope_theta > 0.0) {
-            return Err(format!("norm epsilon {} and rope base {} must be positive", self.eps, self.rope_theta));
+        let turns = |frequency: &f32| frequency.is_finite() && *frequency > 0.0;
+        let positive = |number: f32| number.is_finite() && number > 0.0;
+        if !(positive(self.eps) && positive(self.rope_theta) && self.inverse_frequencies().iter().all(turns)) {
+            return Err(format!("norm epsilon {} and rope base {} must be positive, and so the frequencies", self.eps, self.rope_theta));
         }
         Ok(())
     }

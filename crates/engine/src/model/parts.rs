@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use candle_core::Device;
 use candle_core::quantized::gguf_file::{Content, Value};
-use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::quantized::QTensor;
 
 use super::ModelError;
 use crate::files::GgufMetadata;
@@ -115,12 +115,6 @@ impl Parts {
     pub(super) fn dims(&self, name: &str) -> Option<&[usize]> {
         let part = &self.parts[*self.places.get(name)?];
         part.content.tensor_infos.get(name).map(|info| info.shape.dims())
-    }
-
-    /// The type of a tensor that is there.
-    pub(super) fn dtype(&self, name: &str) -> Option<GgmlDType> {
-        let part = &self.parts[*self.places.get(name)?];
-        part.content.tensor_infos.get(name).map(|info| info.ggml_dtype)
     }
 
     /// A tensor on the CPU.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ::safetensors::tensor::Dtype;
-use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::quantized::QTensor;
 use candle_core::{DType, Device, Tensor};
 use tokenrouter_kernels::BlockKind;
 
@@ -203,20 +203,11 @@ impl Weights {
     }
 
     fn check_type(&self, name: &str) -> Result<(), ModelError> {
-        let message = match &self.store {
-            Store::Safetensors { tensors, .. } => match tensors.dtype(name) {
-                Some(Dtype::F32 | Dtype::F16 | Dtype::BF16) | None => return Ok(()),
-                Some(other) => wrong_type(name, other),
-            },
-            // Whole numbers are no weights.
-            Store::Gguf(parts) => match parts.dtype(name) {
-                Some(GgmlDType::I8 | GgmlDType::I16 | GgmlDType::I32 | GgmlDType::I64) => {
-                    format!("tensor `{name}` has whole numbers, allowed are floats and quantised blocks")
-                }
-                _ => return Ok(()),
-            },
-        };
-        Err(ModelError::invalid(&self.path, message))
+        let Store::Safetensors { tensors, .. } = &self.store else { return Ok(()) };
+        match tensors.dtype(name) {
+            Some(Dtype::F32 | Dtype::F16 | Dtype::BF16) | None => Ok(()),
+            Some(other) => Err(ModelError::invalid(&self.path, wrong_type(name, other))),
+        }
     }
 
     fn check_head(&self) -> Result<Option<String>, ModelError> {
