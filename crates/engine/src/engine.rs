@@ -52,12 +52,12 @@ pub enum EngineError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A model could not be loaded.
-    #[error("model `{name}`: {source}")]
+    #[error("model `{name}`: {reason}")]
     Model {
         /// The model's name.
         name: String,
-        /// Why.
-        source: Box<ModelError>,
+        /// Why. It is part of the message, so it is no source.
+        reason: Box<ModelError>,
     },
     /// The configuration is valid, but not for these models.
     #[error("{0}")]

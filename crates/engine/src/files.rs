@@ -10,12 +10,12 @@ use candle_core::quantized::gguf_file::Value;
 #[non_exhaustive]
 pub enum ModelError {
     /// A file could not be read.
-    #[error("{path}: {source}")]
+    #[error("{path}: {reason}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
-        source: std::io::Error,
+        /// Why. It is part of the message, so it is no source: whoever prints sources would print it twice.
+        reason: std::io::Error,
     },
     /// A file is there but its content cannot be used.
     #[error("{path}: {message}")]
@@ -29,12 +29,12 @@ pub enum ModelError {
     #[error("{0}")]
     NotFound(String),
     /// Candle refused.
-    #[error("{path}: {source}")]
+    #[error("{path}: {reason}")]
     Tensor {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: candle_core::Error,
+        reason: candle_core::Error,
     },
 }
 
@@ -42,11 +42,11 @@ impl ModelError {
     pub(crate) fn invalid(path: &Path, message: impl Into<String>) -> Self {
         Self::Invalid { path: path.to_owned(), message: message.into() }
     }
-    pub(crate) fn io(path: &Path, source: std::io::Error) -> Self {
-        Self::Io { path: path.to_owned(), source }
+    pub(crate) fn io(path: &Path, reason: std::io::Error) -> Self {
+        Self::Io { path: path.to_owned(), reason }
     }
-    pub(crate) fn tensor(path: &Path, source: candle_core::Error) -> Self {
-        Self::Tensor { path: path.to_owned(), source }
+    pub(crate) fn tensor(path: &Path, reason: candle_core::Error) -> Self {
+        Self::Tensor { path: path.to_owned(), reason }
     }
 }
 
@@ -61,9 +61,30 @@ impl GgufMetadata<'_> {
         self.values.get(key)
     }
 
+    fn optional<T>(&self, key: &str, read: impl Fn(&Value) -> Option<T>) -> Result<Option<T>, ModelError> {
+        let Some(value) = self.find(key) else { return Ok(None) };
+        let wrong = || self.invalid(format!("metadata key `{key}` has an unexpected type or value"));
+        read(value).ok_or_else(wrong).map(Some)
+    }
+
     fn get<T>(&self, key: &str, read: impl Fn(&Value) -> Option<T>) -> Result<T, ModelError> {
-        let value = self.find(key).ok_or_else(|| self.invalid(format!("metadata key `{key}` is missing")))?;
-        read(value).ok_or_else(|| self.invalid(format!("metadata key `{key}` has an unexpected type or value")))
+        self.optional(key, read)?.ok_or_else(|| self.invalid(format!("metadata key `{key}` is missing")))
+    }
+
+    pub(crate) fn optional_usize(&self, key: &str) -> Result<Option<usize>, ModelError> {
+        self.optional(key, gguf_usize)
+    }
+
+    pub(crate) fn optional_f32(&self, key: &str) -> Result<Option<f32>, ModelError> {
+        self.optional(key, |value| value.to_f32().ok())
+    }
+
+    pub(crate) fn optional_bool(&self, key: &str) -> Result<Option<bool>, ModelError> {
+        self.optional(key, |value| value.to_bool().ok())
+    }
+
+    pub(crate) fn optional_str(&self, key: &str) -> Result<Option<String>, ModelError> {
+        self.optional(key, |value| value.to_string().ok().cloned())
     }
 
     pub(crate) fn usize(&self, key: &str) -> Result<usize, ModelError> {

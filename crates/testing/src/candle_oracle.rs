@@ -327,13 +327,13 @@ impl Loader<'_> {
         let arch = self.arch;
         let (d, ffn) = (arch.d_model, arch.ffn);
         let (q_width, kv_width) = (arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim);
-        let qkv_bias = match arch.family {
-            Family::Qwen2 => Some([
+        let qkv_bias = match arch.qkv_bias {
+            true => Some([
                 self.vector(Slot::LayerBias(index, "attn_q"), q_width)?,
                 self.vector(Slot::LayerBias(index, "attn_k"), kv_width)?,
                 self.vector(Slot::LayerBias(index, "attn_v"), kv_width)?,
             ]),
-            _ => None,
+            false => None,
         };
         let qk_norm = match arch.family {
             Family::Qwen3 => Some([

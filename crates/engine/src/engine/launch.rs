@@ -6,7 +6,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use super::load::{Common, Runner, check_common_language, common, load_runners, open_models, runner_options};
-use super::plan::{Driving, Plan};
+use super::plan::{Driving, ModelPlan, Plan};
 use super::resources::plan_kv;
 use super::start::{Started, Watch, start};
 use super::{Capacity, Engine, EngineError, Inner, LaunchInfo, node, thresholds};
@@ -44,8 +44,9 @@ pub(super) fn launch(plan: &Plan, config: &Config, make_policy: MakePolicy<'_>) 
     let options = runner_options(config, &**policy, common, (*kv_blocks, config.kv.block_size))?;
     let vocabulary = files.first().map(|file| file.text.vocabulary_hash(policy.needs(0).extra_row));
     let facts = node::facts(config, thresholds, (common.vocab, vocabulary), (*kv_blocks, *token_limit));
+    let warnings = file_warnings(plan, &files);
     let runners = load_runners(plan, config, files, &options)?;
-    let info = launch_info(plan, config, &resolved);
+    let info = launch_info(plan, config, &resolved, warnings);
     let takes_threshold = policy.takes_threshold();
     let detached = (plan.driving == Driving::Alone).then(|| Arc::new(DetachedStates::new(Arc::clone(policy))));
     let policy = detached.clone().map_or_else(|| Arc::clone(policy), |detached| detached);
@@ -176,7 +177,15 @@ fn core_config(plan: &Plan, config: &Config, model: ModelIndex, resolved: &Resol
     }
 }
 
-fn launch_info(plan: &Plan, config: &Config, resolved: &Resolved) -> LaunchInfo {
+/// What the files say and is not used, by model.
+fn file_warnings(plan: &Plan, files: &[ModelFiles]) -> Vec<String> {
+    let of_model = |(model, file): (&ModelPlan, &ModelFiles)| -> Vec<String> {
+        file.warnings.iter().map(|warning| format!("model `{}`: {warning}", model.name)).collect()
+    };
+    plan.models.iter().zip(files).flat_map(of_model).collect()
+}
+
+fn launch_info(plan: &Plan, config: &Config, resolved: &Resolved, of_files: Vec<String>) -> LaunchInfo {
     LaunchInfo {
         models: plan.models.iter().map(ToString::to_string).collect(),
         local_model: plan.local().map(|local| plan.models[local].name.clone()),
@@ -188,6 +197,6 @@ fn launch_info(plan: &Plan, config: &Config, resolved: &Resolved) -> LaunchInfo 
         kv_tokens: resolved.kv_blocks * config.kv.block_size,
         token_limit: resolved.token_limit,
         emulated: config.is_emulated(),
-        warnings: plan.warnings.clone(),
+        warnings: [plan.warnings.clone(), of_files].concat(),
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct Common {
 pub(super) fn open_models(config: &Config) -> Result<Vec<ModelFiles>, EngineError> {
     let real = config.models.iter().filter(|(_, model)| model.emulated.is_none());
     real.map(|(name, model)| {
-        ModelFiles::open(model).map_err(|source| EngineError::Model { name: name.clone(), source: Box::new(source) })
+        ModelFiles::open(model).map_err(|reason| EngineError::Model { name: name.clone(), reason: Box::new(reason) })
     })
     .collect()
 }
@@ -144,7 +144,7 @@ pub(super) fn load_runners(
             .map(|(index, ((plan, model), file))| {
                 let load = scope.spawn(move || {
                     load_runner(plan, model, &file, &options[index])
-                        .map_err(|source| EngineError::Model { name: plan.name.clone(), source: Box::new(source) })
+                        .map_err(|reason| EngineError::Model { name: plan.name.clone(), reason: Box::new(reason) })
                 });
                 (index, load)
             })

@@ -9,12 +9,12 @@ use tokenrouter_core::routing::HeadKind;
 #[non_exhaustive]
 pub enum HeadError {
     /// The operating system refused.
-    #[error("cannot access `{}`: {source}", path.display())]
+    #[error("cannot access `{}`: {reason}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
-        source: std::io::Error,
+        /// Why. It is part of the message, so it is no source.
+        reason: std::io::Error,
     },
     /// The contents cannot be used.
     #[error("router head `{}`: {problem}", path.display())]
@@ -35,8 +35,17 @@ pub enum HeadError {
         expected: String,
     },
     /// A product failed.
-    #[error("router head: {0}")]
-    Kernel(#[from] tokenrouter_kernels::Error),
+    #[error("router head: {reason}")]
+    Kernel {
+        /// Why. It is part of the message, so it is no source.
+        reason: tokenrouter_kernels::Error,
+    },
+}
+
+impl From<tokenrouter_kernels::Error> for HeadError {
+    fn from(reason: tokenrouter_kernels::Error) -> Self {
+        Self::Kernel { reason }
+    }
 }
 
 /// What is wrong with the contents of a head's file.

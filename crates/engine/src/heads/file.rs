@@ -102,7 +102,7 @@ impl HeadFile {
     /// Reads a file and checks its metadata against its tensors.
     pub fn read(path: &Path) -> Result<Self, HeadError> {
         let file = |problem| HeadError::File { path: path.to_owned(), problem: Box::new(problem) };
-        let io = |source| HeadError::Io { path: path.to_owned(), source };
+        let io = |reason| HeadError::Io { path: path.to_owned(), reason };
         let size = std::fs::metadata(path).map_err(io)?.len();
         if size > MAX_FILE {
             return Err(file(HeadProblem::TooLarge { got: size, most: MAX_FILE }));
@@ -207,10 +207,10 @@ impl HeadFile {
             file.sync_all()?;
             std::fs::rename(&temporary, path)
         });
-        written.map_err(|source| {
+        written.map_err(|reason| {
             // Nothing to do about a leftover that cannot be removed.
             let _removed = std::fs::remove_file(&temporary);
-            HeadError::Io { path: path.to_owned(), source }
+            HeadError::Io { path: path.to_owned(), reason }
         })
     }
 }

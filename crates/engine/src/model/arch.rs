@@ -2,37 +2,17 @@
 
 use tokenrouter_kernels::DecoderConfig;
 
+use super::RopeScaling;
+
 /// Families that differ in biases and norms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     /// Llama 2 and 3, SmolLM2, and others of this shape.
     Llama,
-    /// Biases on q, k and v.
+    /// As Llama; its files have biases on q, k and v.
     Qwen2,
     /// RMS norm on every head's q and k.
     Qwen3,
-}
-
-/// Change of the rotary frequencies for contexts longer than those trained on.
-#[derive(Debug, Clone, PartialEq)]
-pub enum RopeScaling {
-    /// As trained.
-    None,
-    /// All frequencies divided by a factor.
-    Linear(f32),
-    /// Llama 3: low frequencies divided, high ones kept, a ramp in between.
-    Llama3 {
-        /// Division of the low frequencies.
-        factor: f32,
-        /// Wavelengths above `original_context / low` count as low frequencies.
-        low: f32,
-        /// Wavelengths below `original_context / high` count as high frequencies.
-        high: f32,
-        /// Context length of the training.
-        original_context: f32,
-    },
-    /// A divisor per frequency (the `rope_freqs` tensor of GGUF files).
-    Divisors(Vec<f32>),
 }
 
 /// Everything but the weights.
@@ -56,6 +36,8 @@ pub struct Arch {
     pub vocab: usize,
     /// Positions that the model was made for.
     pub context: usize,
+    /// Whether queries, keys and values have biases.
+    pub qkv_bias: bool,
     /// Epsilon of the RMS norms.
     pub eps: f32,
     /// Base of the rotary frequencies.
@@ -101,40 +83,25 @@ impl Arch {
         if !self.head_dim.is_multiple_of(2) {
             return Err(format!("head dimension {} is odd", self.head_dim));
         }
-        if !(self.eps.is_finite() && self.eps > 0.0 && self.rope_theta.is_finite() && self.rope_theta > 0.0) {
-            return Err(format!("norm epsilon {} and rope base {} must be positive", self.eps, self.rope_theta));
+        let turns = |frequency: &f32| frequency.is_finite() && *frequency > 0.0;
+        let positive = |number: f32| number.is_finite() && number > 0.0;
+        if !(positive(self.eps) && positive(self.rope_theta) && self.inverse_frequencies().iter().all(turns)) {
+            return Err(format!("norm epsilon {} and rope base {} must be positive, and so the frequencies", self.eps, self.rope_theta));
         }
         Ok(())
     }
 
     /// The `head_dim / 2` rotary frequencies, in radians per position.
     pub fn inverse_frequencies(&self) -> Vec<f32> {
-        let plain = (0..self.head_dim / 2).map(|i| self.rope_theta.powf(-((2 * i) as f32) / self.head_dim as f32));
-        match &self.rope_scaling {
-            RopeScaling::None => plain.collect(),
-            RopeScaling::Linear(factor) => plain.map(|f| f / factor).collect(),
-            RopeScaling::Divisors(divisors) => plain.zip(divisors).map(|(f, d)| f / d).collect(),
-            RopeScaling::Llama3 { factor, low, high, original_context } => plain
-                .map(|f| {
-                    let wavelength = 2.0 * std::f32::consts::PI / f;
-                    if wavelength < original_context / high {
-                        f
-                    } else if wavelength > original_context / low {
-                        f / factor
-                    } else {
-                        let smooth = (original_context / wavelength - low) / (high - low);
-                        (1.0 - smooth) * f / factor + smooth * f
-                    }
-                })
-                .collect(),
-        }
+        self.rope_scaling.frequencies(self.rope_theta, self.head_dim)
     }
 
     /// Cosines and sines, `[positions, head_dim / 2]` each.
     pub fn rope_tables(&self, positions: usize) -> (Vec<f32>, Vec<f32>) {
         let frequencies = self.inverse_frequencies();
         let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f));
-        angles.map(|angle| (angle.cos(), angle.sin())).unzip()
+        let scale = self.rope_scaling.attention();
+        angles.map(|angle| (angle.cos() * scale, angle.sin() * scale)).unzip()
     }
 
     /// What the kernels' decoders want to know, for contexts of up to `positions`.

@@ -1,15 +1,14 @@
 //! Writes a model as this engine runs it, dropped layers and all, for other engines: GGUF.
 
-use std::fs::File;
-use std::io::{BufReader, Seek, Write};
+use std::io::{Seek, Write};
 
 use candle_core::Device;
-use candle_core::quantized::gguf_file::{Content, Value, write};
+use candle_core::quantized::gguf_file::{Value, write};
 use candle_core::quantized::{GgmlDType, QTensor};
 
+use super::parts::Parts;
 use super::{ModelError, locate};
 use crate::config::{ModelConfig, WeightDtype};
-use crate::files::GgufMetadata;
 
 /// Writes the model of a configuration whose weights are a GGUF file. Its tokenizer and constants are copied; the layers of
 /// `layers` are renumbered; `dtype` is what the weights are written in, as they are for `native`.
@@ -24,14 +23,13 @@ pub fn export_gguf(config: &ModelConfig, out: &mut (impl Write + Seek)) -> Resul
     }
     // Everything that opening checks holds from here on.
     let layers = super::ModelFiles::open(config)?.arch.layers;
-    let file = File::open(&path).map_err(|error| ModelError::io(&path, error))?;
-    let mut reader = BufReader::new(file);
     let failed = |error| ModelError::tensor(&path, error);
-    let content = Content::read(&mut reader).map_err(failed)?;
-    let metadata = GgufMetadata { path: &path, values: &content.metadata };
-    let blocks = format!("{}.block_count", metadata.str("general.architecture")?);
+    let parts = Parts::open(&path)?;
+    let blocks = format!("{}.block_count", parts.metadata().str("general.architecture")?);
     let count = Value::U32(layers.len() as u32);
-    let mut values: Vec<(&str, &Value)> = content.metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    let mut values: Vec<(&str, &Value)> = parts.values().iter().map(|(key, value)| (key.as_str(), value)).collect();
+    // The new model is in one file.
+    values.retain(|(key, _)| !key.starts_with("split."));
     values.sort_unstable_by_key(|(key, _)| *key);
     for (key, value) in &mut values {
         if *key == blocks {
@@ -39,9 +37,9 @@ pub fn export_gguf(config: &ModelConfig, out: &mut (impl Write + Seek)) -> Resul
         }
     }
     let mut tensors: Vec<(String, QTensor)> = Vec::new();
-    for name in content.tensor_infos.keys() {
+    for name in parts.names() {
         for new in renumbered(name, &layers) {
-            let tensor = content.tensor(&mut reader, name, &Device::Cpu).map_err(failed)?;
+            let Some(tensor) = parts.tensor(name)? else { continue };
             tensors.push((new, convert(tensor, config.dtype).map_err(failed)?));
         }
     }

@@ -1,76 +1,106 @@
-//! Opens GGUF files.
+//! Opens GGUF models.
 
-use std::fs::File;
-use std::io::{BufReader, Read, Seek};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use candle_core::quantized::gguf_file::Content;
+use candle_core::quantized::gguf_file::Value;
+use serde_json::json;
 
 use super::arch::layers;
-use super::{Arch, Family, ModelError, ModelFiles, RopeScaling, Slot, Weights};
-use crate::files::{GgufMetadata, gguf_usize};
+use super::config_json::capped;
+use super::keys::GGUF;
+use super::parts::Parts;
+use super::weights::gguf_name;
+use super::{Arch, Family, ModelError, ModelFiles, RopeScaling, Slot, Weights, rope};
+use crate::files::GgufMetadata;
 use crate::tokenizer::TextCodec;
 
 pub(super) fn open(path: &Path) -> Result<ModelFiles, ModelError> {
-    let file = File::open(path).map_err(|error| ModelError::io(path, error))?;
-    let mut reader = BufReader::new(file);
-    let mut magic = [0u8; 4];
-    reader.read_exact(&mut magic).map_err(|_| ModelError::invalid(path, "not a GGUF file: shorter than 4 bytes"))?;
-    if &magic != b"GGUF" {
-        return Err(ModelError::invalid(path, format!("not a GGUF file: it starts with {magic:?}, not with `GGUF`")));
+    let parts = Parts::open(path)?;
+    let metadata = parts.metadata();
+    let mut warnings = Vec::new();
+    let mut arch = read_arch(&metadata, &parts, &mut warnings)?;
+    warnings.extend(check_keys(&metadata)?);
+    if metadata.find("tokenizer.ggml.pre").is_none() {
+        warnings.push("metadata key `tokenizer.ggml.pre` is missing: the pre-tokenizer is `default`".into());
     }
-    reader.rewind().map_err(|error| ModelError::io(path, error))?;
-    // An alignment of 0 makes the reader divide by it.
-    let content = catch_unwind(AssertUnwindSafe(|| Content::read(&mut reader)))
-        .map_err(|_| ModelError::invalid(path, "GGUF header cannot be read: it is inconsistent"))?
-        .map_err(|error| ModelError::invalid(path, format!("GGUF header cannot be read: {error}")))?;
-    check_extent(path, &content)?;
-    let metadata = GgufMetadata { path, values: &content.metadata };
-    let mut arch = read_arch(&metadata)?;
     let text = TextCodec::from_gguf(&metadata)?;
-    let mut eos = vec![metadata.usize("tokenizer.ggml.eos_token_id")? as u32];
-    if let Some(eot) = metadata.find("tokenizer.ggml.eot_token_id").and_then(gguf_usize) {
-        eos.push(eot as u32);
-        eos.dedup();
-    }
-    if content.tensor_infos.contains_key("rope_freqs.weight") {
-        let divisors = content
-            .tensor(&mut reader, "rope_freqs.weight", &candle_core::Device::Cpu)
-            .and_then(|tensor| tensor.dequantize(&candle_core::Device::Cpu)?.to_vec1::<f32>())
-            .map_err(|error| ModelError::tensor(path, error))?;
-        if divisors.len() != arch.head_dim / 2 {
-            return Err(metadata.invalid(format!("`rope_freqs.weight` has {} entries", divisors.len())));
-        }
+    let eos = end_tokens(&metadata)?;
+    if let Some(divisors) = read_divisors(&metadata, &parts, &arch)? {
         arch.rope_scaling = RopeScaling::Divisors(divisors);
     }
-    let weights = Weights::gguf(path.to_owned(), content, reader);
-    let embedding = weights.find(Slot::Embedding)?;
-    let embedding = embedding.ok_or_else(|| ModelError::invalid(path, "tensor `token_embd.weight` is missing"))?;
-    arch.vocab = *embedding.dims().first().unwrap_or(&0);
-    arch.check().map_err(|message| ModelError::invalid(path, message))?;
-    Ok(ModelFiles { arch, patches: super::LinearPatches::new(), weights, text, eos })
+    arch.check().map_err(|message| metadata.invalid(message))?;
+    let weights = Weights::gguf(path.to_owned(), parts);
+    warnings.extend(weights.check_names(&arch)?);
+    Ok(ModelFiles { arch, patches: super::LinearPatches::new(), weights, text, eos, warnings })
 }
 
-/// Refuses a truncated file before anything is allocated for its tensors.
-fn check_extent(path: &Path, content: &Content) -> Result<(), ModelError> {
-    let length = std::fs::metadata(path).map_err(|error| ModelError::io(path, error))?.len();
-    for (name, info) in &content.tensor_infos {
-        let block = info.ggml_dtype.block_size() as u64;
-        let elements = info.shape.dims().iter().try_fold(1u64, |product, dim| product.checked_mul(*dim as u64));
-        let bytes = elements.and_then(|n| (n / block).checked_mul(info.ggml_dtype.type_size() as u64));
-        let end = bytes.and_then(|n| n.checked_add(info.offset)?.checked_add(content.tensor_data_offset));
-        if end.is_none_or(|end| end > length) {
-            return Err(ModelError::invalid(
-                path,
-                format!("the file is truncated or corrupt: tensor `{name}` ends after the file's {length} bytes"),
-            ));
+/// Refuses metadata that are not computed; the warning names unknown keys.
+fn check_keys(metadata: &GgufMetadata<'_>) -> Result<Option<String>, ModelError> {
+    let prefix = format!("{}.", metadata.str("general.architecture")?);
+    // The table says `{arch}` for the name of the architecture.
+    let general = |key: &str| key.strip_prefix(&prefix).map_or(key.to_owned(), |rest| format!("{{arch}}.{rest}"));
+    let entries: Vec<(String, &Value)> = metadata.values.iter().map(|(key, value)| (general(key), value)).collect();
+    let checked = GGUF.check(entries.iter().map(|(key, value)| (key.as_str(), *value)), json_of);
+    let concrete = |message: String| message.replace("{arch}.", &prefix);
+    checked.map(|warning| warning.map(concrete)).map_err(|message| metadata.invalid(concrete(message)))
+}
+
+/// A value as JSON. Lists are only told apart from other values, and from empty ones.
+fn json_of(value: &Value) -> serde_json::Value {
+    match value {
+        Value::U8(v) => json!(v),
+        Value::I8(v) => json!(v),
+        Value::U16(v) => json!(v),
+        Value::I16(v) => json!(v),
+        Value::U32(v) => json!(v),
+        Value::I32(v) => json!(v),
+        Value::U64(v) => json!(v),
+        Value::I64(v) => json!(v),
+        Value::F32(v) => json!(v),
+        Value::F64(v) => json!(v),
+        Value::Bool(v) => json!(v),
+        Value::String(v) => json!(v),
+        Value::Array(values) => values.iter().take(16).map(json_of).collect(),
+    }
+}
+
+fn end_tokens(metadata: &GgufMetadata<'_>) -> Result<Vec<u32>, ModelError> {
+    let mut ids = Vec::new();
+    for name in ["eos", "eot", "eom"] {
+        let key = format!("tokenizer.ggml.{name}_token_id");
+        if let Some(id) = metadata.optional_usize(&key)? {
+            let out_of_range = |_| metadata.invalid(format!("metadata key `{key}` is {id}, which is no token id"));
+            ids.push(u32::try_from(id).map_err(out_of_range)?);
         }
     }
-    Ok(())
+    if ids.is_empty() {
+        return Err(metadata.invalid("metadata key `tokenizer.ggml.eos_token_id` is missing"));
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
 }
 
-fn read_arch(metadata: &GgufMetadata<'_>) -> Result<Arch, ModelError> {
+/// Divisors of the rotary frequencies, which Llama 3 files have.
+fn read_divisors(metadata: &GgufMetadata<'_>, parts: &Parts, arch: &Arch) -> Result<Option<Vec<f32>>, ModelError> {
+    const NAME: &str = "rope_freqs.weight";
+    let Some(tensor) = parts.tensor(NAME)? else { return Ok(None) };
+    let values = tensor.dequantize(&candle_core::Device::Cpu).and_then(|tensor| tensor.flatten_all()?.to_vec1::<f32>());
+    let values = values.map_err(|error| ModelError::tensor(metadata.path, error))?;
+    if values.len() != arch.head_dim / 2 {
+        let (have, want) = (values.len(), arch.head_dim / 2);
+        return Err(metadata.invalid(format!("tensor `{NAME}` has {have} values, the model needs {want}")));
+    }
+    if let Some(bad) = values.iter().find(|value| !(value.is_finite() && **value > 0.0)) {
+        return Err(metadata.invalid(format!("tensor `{NAME}` holds {bad}, allowed are numbers above 0")));
+    }
+    if arch.rope_scaling != RopeScaling::None {
+        return Err(metadata.invalid(format!("tensor `{NAME}` and `rope.scaling.type` change the same frequencies: one is allowed")));
+    }
+    Ok(Some(values))
+}
+
+fn read_arch(metadata: &GgufMetadata<'_>, parts: &Parts, warnings: &mut Vec<String>) -> Result<Arch, ModelError> {
     let name = metadata.str("general.architecture")?;
     let family = match name.as_str() {
         "llama" => Family::Llama,
@@ -82,27 +112,42 @@ fn read_arch(metadata: &GgufMetadata<'_>) -> Result<Arch, ModelError> {
         }
     };
     let key = |suffix: &str| format!("{name}.{suffix}");
-    let (d_model, heads) =
-        (metadata.usize(&key("embedding_length"))?, metadata.usize(&key("attention.head_count"))?.max(1));
-    let head_dim = metadata.find(&key("attention.key_length")).and_then(gguf_usize).unwrap_or(d_model / heads);
-    let scaling = match metadata.find(&key("rope.scaling.type")).and_then(|v| v.to_string().ok()).map(String::as_str) {
-        None | Some("none") => RopeScaling::None,
-        Some("linear") => RopeScaling::Linear(metadata.f32(&key("rope.scaling.factor"))?),
-        Some(other) => return Err(metadata.invalid(format!("rope scaling `{other}` is not supported"))),
-    };
+    let size = |suffix: &str| metadata.usize(&key(suffix));
+    let optional = |suffix: &str| metadata.optional_usize(&key(suffix));
+    let (d_model, heads) = (size("embedding_length")?, size("attention.head_count")?.max(1));
+    let head_dim = optional("attention.key_length")?.unwrap_or(d_model / heads);
+    for suffix in ["attention.value_length", "rope.dimension_count"] {
+        match optional(suffix)? {
+            Some(other) if other != head_dim => {
+                let message = format!("metadata key `{}` is {other}, allowed is the head's length {head_dim}", key(suffix));
+                return Err(metadata.invalid(message));
+            }
+            _ => {}
+        }
+    }
+    let trained = size("context_length")?;
+    let rope_scaling = rope::from_gguf(metadata, &name, trained)?;
+    let mut context = rope_scaling.context(trained);
+    if let Some(window) = optional("attention.sliding_window")?.filter(|window| (1..context).contains(window)) {
+        warnings.push(capped(context, window));
+        context = window;
+    }
+    let embedding = parts.dims("token_embd.weight").and_then(|dims| dims.first());
+    let vocab = *embedding.ok_or_else(|| metadata.invalid("tensor `token_embd.weight` is missing"))?;
     Ok(Arch {
         family,
-        layers: layers(metadata.usize(&key("block_count"))?).map_err(|message| metadata.invalid(message))?,
+        layers: layers(size("block_count")?).map_err(|message| metadata.invalid(message))?,
         d_model,
         heads,
-        kv_heads: metadata.find(&key("attention.head_count_kv")).and_then(gguf_usize).unwrap_or(heads).max(1),
+        kv_heads: optional("attention.head_count_kv")?.unwrap_or(heads).max(1),
         head_dim,
-        ffn: metadata.usize(&key("feed_forward_length"))?,
-        vocab: 0,
-        context: metadata.usize(&key("context_length"))?,
+        ffn: size("feed_forward_length")?,
+        vocab,
+        context,
+        qkv_bias: family == Family::Qwen2 || parts.has(&gguf_name(Slot::LayerBias(0, "attn_q"))),
         eps: metadata.f32(&key("attention.layer_norm_rms_epsilon"))?,
-        rope_theta: metadata.find(&key("rope.freq_base")).and_then(|v| v.to_f32().ok()).unwrap_or(10_000.0),
-        rope_scaling: scaling,
+        rope_theta: metadata.optional_f32(&key("rope.freq_base"))?.unwrap_or(10_000.0),
+        rope_scaling,
         rope_interleaved: family == Family::Llama,
     })
 }

@@ -1,99 +1,125 @@
 //! Opens model directories with `config.json`, `tokenizer.json` and safetensors.
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::Path;
 
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::arch::layers;
+use super::config_json::HfConfig;
+use super::json::Object;
+use super::keys::{CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG, Table};
 use super::safetensors::Shards;
-use super::{Arch, Family, ModelError, ModelFiles, RopeScaling, Weights};
+use super::{ModelError, ModelFiles, Weights, shards};
 use crate::tokenizer::TextCodec;
 
 pub(super) fn open(dir: &Path) -> Result<ModelFiles, ModelError> {
-    let config_path = dir.join("config.json");
-    let config = read_json(&config_path)?;
-    let arch = read_arch(&config).map_err(|message| ModelError::invalid(&config_path, message))?;
-    arch.check().map_err(|message| ModelError::invalid(&config_path, message))?;
+    let config = File::read(dir, "config.json", &CONFIG)?.required()?;
+    let HfConfig { arch, tied, mut warnings } =
+        HfConfig::read(&Object::root(&config.value)).map_err(|message| config.invalid(message))?;
+    // The family first: to a model of another one, its name says more than the first key that is not known.
+    warnings.extend(config.check()?);
+    let generation = File::read(dir, "generation_config.json", &GENERATION)?;
+    let tokenizer_config = File::read(dir, "tokenizer_config.json", &TOKENIZER_CONFIG)?;
+    for file in [&generation, &tokenizer_config] {
+        warnings.extend(file.check()?);
+    }
     let text = TextCodec::from_dir(dir)?;
-    let generation = read_json(&dir.join("generation_config.json")).unwrap_or(Value::Null);
-    let eos = [&generation["eos_token_id"], &config["eos_token_id"]].into_iter().find_map(token_ids);
-    let eos = eos.ok_or_else(|| ModelError::invalid(&config_path, "key `eos_token_id` is missing"))?;
-    let files = safetensors_files(dir)?;
-    Ok(ModelFiles {
-        arch,
-        patches: super::LinearPatches::new(),
-        weights: Weights::safetensors(dir.to_owned(), Shards::open(&files)?),
-        text,
-        eos,
-    })
+    warnings.extend(check_tokenizer(&dir.join("tokenizer.json"))?);
+    let eos = end_tokens([&generation, &config], &tokenizer_config, &text, &mut warnings)?;
+    let (files, ignored) = shards::choose(dir)?;
+    warnings.extend(ignored);
+    let tensors = Shards::open(&files)?;
+    let weights = Weights::safetensors(dir.to_owned(), tensors, tied);
+    warnings.extend(weights.check_names(&arch)?);
+    Ok(ModelFiles { arch, patches: super::LinearPatches::new(), weights, text, eos, warnings })
 }
 
-fn read_json(path: &Path) -> Result<Value, ModelError> {
-    let text = std::fs::read_to_string(path).map_err(|error| ModelError::io(path, error))?;
-    serde_json::from_str(&text).map_err(|error| ModelError::invalid(path, format!("not valid JSON: {error}")))
+/// A JSON file of the folder; an empty object if it is missing.
+struct File {
+    path: std::path::PathBuf,
+    value: Value,
+    missing: Option<std::io::Error>,
+    table: &'static Table,
 }
 
-fn token_ids(value: &Value) -> Option<Vec<u32>> {
-    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-    match value {
-        Value::Array(items) => items.iter().map(id).collect(),
-        value => id(value).map(|id| vec![id]),
-    }
-}
-
-fn safetensors_files(dir: &Path) -> Result<Vec<PathBuf>, ModelError> {
-    let entries = std::fs::read_dir(dir).map_err(|error| ModelError::io(dir, error))?;
-    let mut files: Vec<_> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"))
-        .collect();
-    files.sort();
-    if files.is_empty() {
-        return Err(ModelError::invalid(dir, "no `*.safetensors` file in this directory"));
-    }
-    Ok(files)
-}
-
-fn read_arch(config: &Value) -> Result<Arch, String> {
-    let usize_of = |key: &str| config[key].as_u64().map(|v| v as usize).ok_or(format!("key `{key}` is missing"));
-    let f32_of =
-        |value: &Value, key: &str| value[key].as_f64().map(|v| v as f32).ok_or(format!("key `{key}` is missing"));
-    let family = match config["model_type"].as_str() {
-        Some("llama" | "mistral") => Family::Llama,
-        Some("qwen2") => Family::Qwen2,
-        Some("qwen3") => Family::Qwen3,
-        other => {
-            let name = other.unwrap_or("(missing)");
-            return Err(format!("`model_type` `{name}` is not supported, supported are `llama`, `qwen2`, `qwen3`"));
+impl File {
+    fn read(dir: &Path, name: &str, table: &'static Table) -> Result<Self, ModelError> {
+        let path = dir.join(name);
+        match std::fs::read_to_string(&path) {
+            Ok(text) => {
+                let value: Value = serde_json::from_str(&text)
+                    .map_err(|error| ModelError::invalid(&path, format!("not valid JSON: {error}")))?;
+                if !value.is_object() {
+                    return Err(ModelError::invalid(&path, "not a JSON object"));
+                }
+                Ok(Self { path, value, missing: None, table })
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Ok(Self { path, value: Value::Object(serde_json::Map::new()), missing: Some(error), table })
+            }
+            Err(error) => Err(ModelError::io(&path, error)),
         }
-    };
-    let (d_model, heads) = (usize_of("hidden_size")?, usize_of("num_attention_heads")?);
-    let scaling = &config["rope_scaling"];
-    let kind = scaling["rope_type"].as_str().or(scaling["type"].as_str());
-    let rope_scaling = match kind {
-        None | Some("default") => RopeScaling::None,
-        Some("linear") => RopeScaling::Linear(f32_of(scaling, "factor")?),
-        Some("llama3") => RopeScaling::Llama3 {
-            factor: f32_of(scaling, "factor")?,
-            low: f32_of(scaling, "low_freq_factor")?,
-            high: f32_of(scaling, "high_freq_factor")?,
-            original_context: f32_of(scaling, "original_max_position_embeddings")?,
+    }
+
+    fn required(mut self) -> Result<Self, ModelError> {
+        match self.missing.take() {
+            Some(error) => Err(ModelError::io(&self.path, error)),
+            None => Ok(self),
+        }
+    }
+
+    /// Refuses keys that are not computed; the warning names unknown ones.
+    fn check(&self) -> Result<Option<String>, ModelError> {
+        self.table.check_object(&self.value).map_err(|message| self.invalid(message))
+    }
+
+    fn invalid(&self, message: impl Into<String>) -> ModelError {
+        ModelError::invalid(&self.path, message)
+    }
+}
+
+/// Names unknown keys of a `tokenizer.json`, whose values the tokenizer library reads.
+fn check_tokenizer(path: &Path) -> Result<Option<String>, ModelError> {
+    let text = std::fs::read(path).map_err(|error| ModelError::io(path, error))?;
+    let invalid = |message: String| ModelError::invalid(path, message);
+    let keys: BTreeMap<String, IgnoredAny> = serde_json::from_slice(&text).map_err(|error| invalid(error.to_string()))?;
+    let entries = keys.iter().map(|(key, value)| (key.as_str(), value));
+    TOKENIZER.check(entries, |_| Value::Bool(true)).map_err(invalid)
+}
+
+/// The tokens that end an answer: all that any file names.
+fn end_tokens(
+    files: [&File; 2],
+    tokenizer: &File,
+    text: &TextCodec,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<u32>, ModelError> {
+    let mut ids = Vec::new();
+    for file in files {
+        ids.extend(Object::root(&file.value).token_ids("eos_token_id").map_err(|message| file.invalid(message))?);
+    }
+    let token = match &tokenizer.value["eos_token"] {
+        Value::Null => None,
+        Value::String(token) => Some(token.as_str()),
+        other => match other["content"].as_str() {
+            Some(token) => Some(token),
+            None => {
+                let message = format!("key `eos_token` is `{other}`, allowed is a text or an object with `content`");
+                return Err(tokenizer.invalid(message));
+            }
         },
-        Some(other) => return Err(format!("`rope_scaling` type `{other}` is not supported")),
     };
-    Ok(Arch {
-        family,
-        layers: layers(usize_of("num_hidden_layers")?)?,
-        d_model,
-        heads,
-        kv_heads: usize_of("num_key_value_heads").unwrap_or(heads),
-        head_dim: usize_of("head_dim").unwrap_or(d_model / heads.max(1)),
-        ffn: usize_of("intermediate_size")?,
-        vocab: usize_of("vocab_size")?,
-        context: usize_of("max_position_embeddings")?,
-        eps: f32_of(config, "rms_norm_eps")?,
-        rope_theta: f32_of(config, "rope_theta").unwrap_or(10_000.0),
-        rope_scaling,
-        rope_interleaved: false,
-    })
+    if let Some(token) = token {
+        match text.token_id(token) {
+            Some(id) => ids.push(id),
+            None => warnings.push(format!("`eos_token` of tokenizer_config.json is `{token}`, which is no token")),
+        }
+    }
+    if ids.is_empty() {
+        return Err(files[1].invalid("key `eos_token_id` is missing, and no other file names a token that ends an answer"));
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
 }

@@ -1,21 +1,31 @@
 //! Decoder-only transformers: architecture, weights, tokenizer.
 //!
-//! Llama, Qwen2 and Qwen3 (dense), from GGUF or from a directory with `config.json` and safetensors.
+//! Llama, Qwen2 and Qwen3 (dense), from GGUF or from a directory with `config.json` and safetensors. What a file says and
+//! is not computed is refused by name: `keys` has the tables, `names` the tensors.
 
 mod arch;
+mod config_json;
 mod export;
+mod finite;
 mod gguf;
 mod hf;
+mod json;
+mod keys;
+mod names;
+mod parts;
 mod patch;
+mod rope;
 mod safetensors;
 mod shape;
+mod shards;
 mod source;
 mod weights;
 
 pub use crate::files::ModelError;
-pub use arch::{Arch, Family, RopeScaling};
+pub use arch::{Arch, Family};
 pub use export::export_gguf;
 pub use patch::{LinearPatch, LinearPatches};
+pub use rope::{RopeScaling, Yarn};
 pub use shape::Shape;
 pub use source::{cache_dir, demo_gguf_path, locate};
 pub use weights::{Slot, StoredTensor, Weights};
@@ -35,6 +45,8 @@ pub struct ModelFiles {
     pub text: TextCodec,
     /// Token ids that end a sequence.
     pub eos: Vec<u32>,
+    /// What the files say that could change results and is not used, or changes what can be done.
+    pub warnings: Vec<String>,
 }
 
 impl std::fmt::Debug for ModelFiles {

@@ -11,6 +11,7 @@ use candle_core::DType;
 
 use super::ModelError;
 use super::safetensors::Shards;
+use super::shards::Shard;
 
 /// A gap's map.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,9 +27,12 @@ pub type LinearPatches = BTreeMap<usize, LinearPatch>;
 
 /// Reads the patches of a model of width `d_model` that keeps the layers `keep`.
 pub(super) fn read(path: &Path, d_model: usize, keep: &[usize]) -> Result<LinearPatches, ModelError> {
-    let file = Shards::open(&[path.to_owned()])?;
+    let file = Shards::open(&[Shard::whole(path.to_owned())])?;
     let mut patches = LinearPatches::new();
-    for name in file.names() {
+    let mut names: Vec<_> = file.names().collect();
+    // The same error every time, whichever order a map has.
+    names.sort_unstable();
+    for name in names {
         let layer = name.strip_prefix("patch.").and_then(|rest| rest.strip_suffix(".weight"));
         let Some(layer) = layer.and_then(|number| number.parse::<usize>().ok()) else {
             if name.starts_with("patch.") && name.ends_with(".bias") {

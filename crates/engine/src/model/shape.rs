@@ -39,6 +39,7 @@ impl Shape {
             ffn,
             vocab: 151_936,
             context: 40_960,
+            qkv_bias: false,
             eps: 1e-6,
             rope_theta: 1e6,
             rope_scaling: RopeScaling::None,
@@ -54,17 +55,8 @@ impl Shape {
 
     /// Of files that are there.
     pub fn of(files: &ModelFiles) -> Result<Self, ModelError> {
-        let tied = files.weights.find(Slot::Head)?.is_none();
-        let path = files.weights.path();
-        let size = |path: &std::path::Path| std::fs::metadata(path).map_or(0, |meta| meta.len());
-        let stored = if path.is_dir() {
-            let entries = std::fs::read_dir(path).map_err(|error| ModelError::io(path, error))?;
-            let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-            paths.filter(|path| path.extension().is_some_and(|e| e == "safetensors")).map(|path| size(&path)).sum()
-        } else {
-            size(path)
-        };
-        Ok(Self { arch: files.arch.clone(), tied, stored: Some(stored) })
+        let stored = Some(files.weights.stored_bytes()?);
+        Ok(Self { arch: files.arch.clone(), tied: !files.weights.has(Slot::Head), stored })
     }
 
     /// Number of weights.
@@ -72,10 +64,10 @@ impl Shape {
         let Arch { d_model, heads, kv_heads, head_dim, ffn, vocab, .. } = self.arch;
         let (query, key) = (heads * head_dim, kv_heads * head_dim);
         let extras = match self.arch.family {
-            Family::Llama => 0,
-            Family::Qwen2 => query + 2 * key,
+            Family::Llama | Family::Qwen2 => 0,
             Family::Qwen3 => 2 * head_dim,
         };
+        let extras = extras + if self.arch.qkv_bias { query + 2 * key } else { 0 };
         let layer = 2 * d_model * query + 2 * d_model * key + 3 * d_model * ffn + 2 * d_model + extras;
         let embeddings = if self.tied { 1 } else { 2 };
         (embeddings * vocab * d_model + self.arch.layers.len() * layer + d_model) as u64

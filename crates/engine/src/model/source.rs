@@ -39,6 +39,10 @@ pub fn locate(config: &ModelConfig) -> Result<PathBuf, ModelError> {
             let message = format!("the demo model is not at `{}`: run `trbench models fetch demo`", path.display());
             Err(ModelError::NotFound(message))
         }
+        Some(file) if looks_like_a_path(file) => {
+            let message = format!("`source: {file}` looks like a file or folder: these go under `path`, as `path: {file}`");
+            Err(ModelError::NotFound(message))
+        }
         Some(id) if id.split('/').count() == 2 => from_hub(id),
         Some(other) => {
             let message = format!("unknown model source `{other}`, allowed are `demo` and hub ids such as `org/name`");
@@ -46,6 +50,13 @@ pub fn locate(config: &ModelConfig) -> Result<PathBuf, ModelError> {
         }
         None => Err(ModelError::NotFound("an emulated model has no files".into())),
     }
+}
+
+/// Whether a source is meant for `path`: hub ids have no such endings or beginnings.
+fn looks_like_a_path(source: &str) -> bool {
+    let ends = [".gguf", ".safetensors", ".json", ".bin"].iter().any(|end| source.to_lowercase().ends_with(end));
+    let begins = ["/", "./", "../", "~", ".\\"].iter().any(|start| source.starts_with(start));
+    ends || begins || source.contains('\\') || (source.split('/').count() != 2 && Path::new(source).exists())
 }
 
 /// Downloads the configuration, tokenizer and weights of a hub model into the hub library's own cache.
@@ -58,14 +69,17 @@ fn from_hub(id: &str) -> Result<PathBuf, ModelError> {
     let api = hf_hub::api::sync::ApiBuilder::from_env().with_progress(false).build();
     let repo = api.map_err(|error| failed("the hub client", error))?.model(id.to_owned());
     let info = repo.info().map_err(|error| failed("the list of files", error))?;
+    // Weights in folders, and in other forms, belong to other programs.
+    let weights = |name: &str| name.ends_with(".safetensors") && !name.contains('/') && !name.starts_with("consolidated");
     let wanted = |name: &str| {
-        name.ends_with(".safetensors")
+        weights(name)
             || [
                 "config.json",
                 "generation_config.json",
                 "tokenizer.json",
                 "tokenizer_config.json",
                 "chat_template.jinja",
+                "model.safetensors.index.json",
             ]
             .contains(&name)
     };
@@ -75,4 +89,19 @@ fn from_hub(id: &str) -> Result<PathBuf, ModelError> {
         dir = path.parent().map(Path::to_owned);
     }
     dir.ok_or_else(|| ModelError::NotFound(format!("model `{id}` has no safetensors files")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_as_source_is_told_to_go_under_path() {
+        for source in ["x.gguf", "models/x.GGUF", "./folder", "/models/qwen", "~/models/qwen", "a/b/x.safetensors"] {
+            let config = ModelConfig { source: Some(source.into()), ..ModelConfig::default() };
+            let message = locate(&config).expect_err("no hub id").to_string();
+            assert!(message.contains(&format!("these go under `path`, as `path: {source}`")), "{message}");
+        }
+        assert!(!looks_like_a_path("Qwen/Qwen3-0.6B") && !looks_like_a_path("demo") && !looks_like_a_path("org/my.model"));
+    }
 }

@@ -1,15 +1,17 @@
 //! Access to a model's tensors by role, whatever the file format calls them.
 
-use std::fs::File;
-use std::io::BufReader;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use candle_core::quantized::{QTensor, gguf_file};
+use ::safetensors::tensor::Dtype;
+use candle_core::quantized::QTensor;
 use candle_core::{DType, Device, Tensor};
+use tokenrouter_kernels::BlockKind;
 
-use super::ModelError;
-use super::safetensors::Shards;
+use super::names::{Kind, Names};
+use super::parts::Parts;
+use super::safetensors::{Shards, wrong_type};
+use super::{Arch, ModelError, finite};
 
 /// A tensor's role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,8 +61,12 @@ impl StoredTensor {
 }
 
 enum Store {
-    Gguf { content: gguf_file::Content, file: Mutex<BufReader<File>> },
-    Safetensors(Shards),
+    Gguf(Parts),
+    Safetensors {
+        tensors: Shards,
+        /// Whether the output head is the embedding, whatever the files have.
+        tied: bool,
+    },
 }
 
 /// The tensors of one model.
@@ -70,12 +76,12 @@ pub struct Weights {
 }
 
 impl Weights {
-    pub(super) fn gguf(path: PathBuf, content: gguf_file::Content, file: BufReader<File>) -> Self {
-        Self { path, store: Store::Gguf { content, file: Mutex::new(file) } }
+    pub(super) fn gguf(path: PathBuf, parts: Parts) -> Self {
+        Self { path, store: Store::Gguf(parts) }
     }
 
-    pub(super) fn safetensors(path: PathBuf, tensors: Shards) -> Self {
-        Self { path, store: Store::Safetensors(tensors) }
+    pub(super) fn safetensors(path: PathBuf, tensors: Shards, tied: bool) -> Self {
+        Self { path, store: Store::Safetensors { tensors, tied } }
     }
 
     /// Where the tensors come from, for messages.
@@ -83,41 +89,143 @@ impl Weights {
         &self.path
     }
 
-    /// The tensor of a role, or `None` if the file has none.
-    pub fn find(&self, slot: Slot) -> Result<Option<StoredTensor>, ModelError> {
-        match &self.store {
-            Store::Gguf { content, file } => {
-                let name = gguf_name(slot);
-                if !content.tensor_infos.contains_key(&name) {
-                    return Ok(None);
-                }
-                let mut file = file.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                let tensor = content.tensor(&mut *file, &name, &Device::Cpu);
-                let tensor = tensor.map_err(|source| {
-                    ModelError::invalid(&self.path, format!("tensor `{name}` cannot be read: {source}"))
-                })?;
-                Ok(Some(StoredTensor::Quantized(Arc::new(tensor))))
-            }
-            Store::Safetensors(tensors) => Ok(tensors.load(&hf_name(slot))?.map(StoredTensor::Dense)),
+    /// What the files call the tensor of a role.
+    pub fn name(&self, slot: Slot) -> String {
+        match self.store {
+            Store::Gguf(_) => gguf_name(slot),
+            Store::Safetensors { .. } => hf_name(slot),
         }
+    }
+
+    /// Whether there is a tensor of a role. There is no head where it is the embedding.
+    pub fn has(&self, slot: Slot) -> bool {
+        match &self.store {
+            Store::Gguf(parts) => parts.has(&gguf_name(slot)),
+            Store::Safetensors { tied: true, .. } if slot == Slot::Head => false,
+            Store::Safetensors { tensors, .. } => tensors.has(&hf_name(slot)),
+        }
+    }
+
+    /// The tensor of a role, or `None` if there is none.
+    pub fn find(&self, slot: Slot) -> Result<Option<StoredTensor>, ModelError> {
+        if !self.has(slot) {
+            return Ok(None);
+        }
+        self.load(&self.name(slot))
+    }
+
+    fn load(&self, name: &str) -> Result<Option<StoredTensor>, ModelError> {
+        Ok(match &self.store {
+            Store::Gguf(parts) => parts.tensor(name)?.map(|tensor| StoredTensor::Quantized(Arc::new(tensor))),
+            Store::Safetensors { tensors, .. } => tensors.load(name)?.map(StoredTensor::Dense),
+        })
     }
 
     /// The tensor of a role with the dimensions it must have.
     pub fn get(&self, slot: Slot, dims: &[usize]) -> Result<StoredTensor, ModelError> {
-        let tensor = self.find(slot)?.ok_or_else(|| {
-            let name = if matches!(self.store, Store::Gguf { .. }) { gguf_name(slot) } else { hf_name(slot) };
-            ModelError::invalid(&self.path, format!("tensor `{name}` is missing"))
-        })?;
+        let missing = || ModelError::invalid(&self.path, format!("tensor `{}` is missing", self.name(slot)));
+        let tensor = self.find(slot)?.ok_or_else(missing)?;
         if tensor.dims() != dims {
             let message =
-                format!("tensor `{}` has shape {:?}, the model needs {dims:?}", gguf_name(slot), tensor.dims());
+                format!("tensor `{}` has shape {:?}, the model needs {dims:?}", self.name(slot), tensor.dims());
             return Err(ModelError::invalid(&self.path, message));
         }
         Ok(tensor)
     }
+
+    /// The values of a role's tensor, row by row. They are all finite.
+    pub fn floats(&self, slot: Slot, tensor: &StoredTensor) -> Result<Vec<f32>, ModelError> {
+        let values = tensor.to_f32().map_err(|error| ModelError::tensor(&self.path, error))?;
+        self.checked(slot, finite::check(&values))?;
+        Ok(values)
+    }
+
+    /// Checks numbers of 16 bits.
+    pub fn check_halves<T: finite::Number>(&self, slot: Slot, values: &[T]) -> Result<(), ModelError> {
+        self.checked(slot, finite::check(values))
+    }
+
+    /// Checks the scales of blocks.
+    pub fn check_blocks(&self, slot: Slot, kind: BlockKind, blocks: &[u8]) -> Result<(), ModelError> {
+        self.checked(slot, finite::check_blocks(kind, blocks))
+    }
+
+    /// Checks that values are finite as f16 too.
+    pub fn check_range_of_f16(&self, slot: Slot, values: &[f32]) -> Result<(), ModelError> {
+        self.checked(slot, finite::check_range_of_f16(values))
+    }
+
+    fn checked(&self, slot: Slot, result: Result<(), String>) -> Result<(), ModelError> {
+        result.map_err(|problem| ModelError::invalid(&self.path, format!("tensor `{}` holds {problem}", self.name(slot))))
+    }
+
+    /// Bytes of the files.
+    pub(super) fn stored_bytes(&self) -> Result<u64, ModelError> {
+        let paths: Vec<&std::path::Path> = match &self.store {
+            Store::Gguf(parts) => parts.paths().collect(),
+            Store::Safetensors { tensors, .. } => tensors.paths().collect(),
+        };
+        let size = |path: &std::path::Path| std::fs::metadata(path).map(|meta| meta.len());
+        paths.into_iter().map(|path| size(path).map_err(|error| ModelError::io(path, error))).sum()
+    }
+
+    /// Refuses tensors that the model of `arch` does not have, and types that are not read, and a head that is missing.
+    /// The warning is about a head that is not used.
+    pub(super) fn check_names(&self, arch: &Arch) -> Result<Option<String>, ModelError> {
+        let invalid = |message| ModelError::invalid(&self.path, message);
+        let mut names: Vec<&str> = match &self.store {
+            Store::Gguf(parts) => parts.names().collect(),
+            Store::Safetensors { tensors, .. } => tensors.names().collect(),
+        };
+        names.sort_unstable();
+        let known = Names::new(arch, |slot| self.name(slot));
+        let (mut unknown, mut zero) = (Vec::new(), Vec::new());
+        for name in names {
+            match known.of(name) {
+                Kind::Used => self.check_type(name)?,
+                Kind::MustBeZero => zero.push(name),
+                Kind::Irrelevant => {}
+                Kind::Unknown => unknown.push(name),
+            }
+        }
+        if let Some(first) = unknown.first() {
+            return Err(invalid(known.refusal(first, unknown.len())));
+        }
+        for name in zero {
+            let values = self.load(name)?.map(|tensor| tensor.to_f32()).transpose();
+            let values = values.map_err(|error| ModelError::tensor(&self.path, error))?.unwrap_or_default();
+            if let Some(value) = values.iter().find(|value| **value != 0.0) {
+                let message = format!("tensor `{name}` holds {value}: biases there are not supported, allowed is 0");
+                return Err(invalid(message));
+            }
+        }
+        self.check_head()
+    }
+
+    fn check_type(&self, name: &str) -> Result<(), ModelError> {
+        let Store::Safetensors { tensors, .. } = &self.store else { return Ok(()) };
+        match tensors.dtype(name) {
+            Some(Dtype::F32 | Dtype::F16 | Dtype::BF16) | None => Ok(()),
+            Some(other) => Err(ModelError::invalid(&self.path, wrong_type(name, other))),
+        }
+    }
+
+    fn check_head(&self) -> Result<Option<String>, ModelError> {
+        let Store::Safetensors { tensors, tied } = &self.store else { return Ok(None) };
+        let (head, embedding) = (hf_name(Slot::Head), hf_name(Slot::Embedding));
+        if !tied && !tensors.has(&head) {
+            let message = format!("tensor `{head}` is missing, and config.json does not say `\"tie_word_embeddings\": true`");
+            return Err(ModelError::invalid(&self.path, message));
+        }
+        let differs = *tied && tensors.has(&head) && !tensors.are_equal(&head, &embedding)?;
+        Ok(differs.then(|| {
+            format!("tensor `{head}` is not used: config.json says `\"tie_word_embeddings\": true`, and it is not `{embedding}`")
+        }))
+    }
 }
 
-fn gguf_name(slot: Slot) -> String {
+/// What GGUF files call the tensor of a role.
+pub(super) fn gguf_name(slot: Slot) -> String {
     match slot {
         Slot::Embedding => "token_embd.weight".into(),
         Slot::FinalNorm => "output_norm.weight".into(),

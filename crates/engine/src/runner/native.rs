@@ -52,9 +52,10 @@ impl NativeRunner {
         .map_err(failed)?;
         let loader = Loader { arch, weights, patches, dtype };
         let embedding = Arc::new(loader.matrix(Slot::Embedding, arch.vocab, arch.d_model)?);
-        let head = match weights.find(Slot::Head)? {
-            Some(_) => Arc::new(loader.matrix(Slot::Head, arch.vocab, arch.d_model)?),
-            None => Arc::clone(&embedding),
+        let head = if weights.has(Slot::Head) {
+            Arc::new(loader.matrix(Slot::Head, arch.vocab, arch.d_model)?)
+        } else {
+            Arc::clone(&embedding)
         };
         let layers = arch.layers.iter().map(|layer| loader.layer(*layer)).collect::<Result<_, _>>()?;
         let config = arch.decoder_config(arch.context.min(blocks * block_size));
@@ -149,30 +150,29 @@ impl Loader<'_> {
             (WeightDtype::Native, StoredTensor::Quantized(tensor)) => {
                 let bytes = tensor.data().map_err(|error| ModelError::tensor(self.path(), error))?;
                 match block_kind(tensor.dtype()) {
-                    Some(kind) if k.is_multiple_of(32) => PackedMatrix::from_blocks(kind, n, k, &bytes),
+                    Some(kind) if k.is_multiple_of(32) => {
+                        self.weights.check_blocks(slot, kind, &bytes)?;
+                        PackedMatrix::from_blocks(kind, n, k, &bytes)
+                    }
                     // Formats without a kernel of their own are computed in f32.
-                    _ => PackedMatrix::from_f32(n, k, &self.floats(&stored)?),
+                    _ => PackedMatrix::from_f32(n, k, &self.weights.floats(slot, &stored)?),
                 }
             }
             (WeightDtype::Native, StoredTensor::Dense(tensor)) if tensor.dtype() == DType::BF16 => {
-                PackedMatrix::bf16_from_f32(n, k, &self.floats(&stored)?)
+                PackedMatrix::bf16_from_f32(n, k, &self.weights.floats(slot, &stored)?)
             }
-            (WeightDtype::Bf16, _) => PackedMatrix::bf16_from_f32(n, k, &self.floats(&stored)?),
+            (WeightDtype::Bf16, _) => PackedMatrix::bf16_from_f32(n, k, &self.weights.floats(slot, &stored)?),
             (WeightDtype::F16, _) => {
                 let message = "`dtype: f16` has no CPU kernel, use `bf16` or `f32`, or `runner: candle`";
                 return Err(ModelError::invalid(self.path(), message));
             }
-            _ => PackedMatrix::from_f32(n, k, &self.floats(&stored)?),
+            _ => PackedMatrix::from_f32(n, k, &self.weights.floats(slot, &stored)?),
         };
         packed.map_err(|error| ModelError::invalid(self.path(), error.to_string()))
     }
 
-    fn floats(&self, stored: &StoredTensor) -> Result<Vec<f32>, ModelError> {
-        stored.to_f32().map_err(|error| ModelError::tensor(self.path(), error))
-    }
-
     fn vector(&self, slot: Slot, length: usize) -> Result<Vec<f32>, ModelError> {
-        self.floats(&self.weights.get(slot, &[length])?)
+        self.weights.floats(slot, &self.weights.get(slot, &[length])?)
     }
 
     fn patch(&self, patch: &LinearPatch) -> Result<Patch, ModelError> {
@@ -195,9 +195,9 @@ impl Loader<'_> {
             q: matrix("attn_q", q, d)?,
             k: matrix("attn_k", kv, d)?,
             v: matrix("attn_v", kv, d)?,
-            qkv_bias: match arch.family {
-                Family::Qwen2 => Some([bias("attn_q", q)?, bias("attn_k", kv)?, bias("attn_v", kv)?].concat()),
-                _ => None,
+            qkv_bias: match arch.qkv_bias {
+                true => Some([bias("attn_q", q)?, bias("attn_k", kv)?, bias("attn_v", kv)?].concat()),
+                false => None,
             },
             qk_norm: match arch.family {
                 Family::Qwen3 => Some([norm("attn_q_norm", arch.head_dim)?, norm("attn_k_norm", arch.head_dim)?]),

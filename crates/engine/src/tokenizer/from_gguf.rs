@@ -38,26 +38,38 @@ pub(super) fn tokenizer(metadata: &GgufMetadata<'_>) -> Result<(Tokenizer, Optio
         .collect::<Option<Vec<_>>>()
         .ok_or_else(|| metadata.invalid("`tokenizer.ggml.merges` has an entry without a space"))?;
     let vocabulary: Vocab = tokens.iter().cloned().zip(0u32..).collect();
-    let bpe = BPE::builder().vocab_and_merges(vocabulary, merges).build().map_err(invalid)?;
-    let mut tokenizer = Tokenizer::new(bpe);
-    let pre = metadata.str("tokenizer.ggml.pre").unwrap_or_else(|_| "default".into());
+    let pre = metadata.optional_str("tokenizer.ggml.pre")?.unwrap_or_else(|| "default".into());
     let pre_tokenizer = pre_tokenizer(&pre).ok_or_else(|| {
         metadata.invalid(format!(
             "pre-tokenizer `{pre}` is not supported, supported are `smollm`, `gpt-2`, `default`, `llama-bpe`, `qwen2`"
         ))
     })?;
+    // Llama 3 takes a word that is a token as it is, even if no merges lead to it.
+    let bpe = BPE::builder().vocab_and_merges(vocabulary, merges).ignore_merges(pre == "llama-bpe");
+    let mut tokenizer = Tokenizer::new(bpe.build().map_err(invalid)?);
     tokenizer.with_pre_tokenizer(Some(pre_tokenizer));
     if pre == "qwen2" {
         tokenizer.with_normalizer(Some(NFC)).map_err(invalid)?;
     }
     tokenizer.with_decoder(Some(ByteLevel::new(false, true, true)));
     add_special(metadata, &tokens, &mut tokenizer).map_err(invalid)?;
-    let wants_bos = matches!(
-        metadata.find("tokenizer.ggml.add_bos_token"),
-        Some(candle_core::quantized::gguf_file::Value::Bool(true))
-    );
-    let bos = metadata.find("tokenizer.ggml.bos_token_id").and_then(gguf_usize).map(|id| id as u32);
-    Ok((tokenizer, bos.filter(|_| wants_bos)))
+    Ok((tokenizer, first_token(metadata, &pre, tokens.len())?))
+}
+
+/// The token that prompts begin with. Files of Llama 3 mean it without saying so, as llama.cpp reads them.
+fn first_token(metadata: &GgufMetadata<'_>, pre: &str, tokens: usize) -> Result<Option<u32>, ModelError> {
+    const FLAG: &str = "tokenizer.ggml.add_bos_token";
+    const ID: &str = "tokenizer.ggml.bos_token_id";
+    let (flag, id) = (metadata.optional_bool(FLAG)?, metadata.optional_usize(ID)?);
+    if !flag.unwrap_or(pre == "llama-bpe") {
+        return Ok(None);
+    }
+    match id {
+        Some(id) if id < tokens => Ok(Some(id as u32)),
+        Some(id) => Err(metadata.invalid(format!("metadata key `{ID}` is {id}, allowed are 0 to {}", tokens.max(1) - 1))),
+        None if flag.is_some() => Err(metadata.invalid(format!("`{FLAG}` is true, but metadata key `{ID}` is missing"))),
+        None => Ok(None),
+    }
 }
 
 fn pre_tokenizer(name: &str) -> Option<Sequence> {

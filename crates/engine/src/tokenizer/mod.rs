@@ -2,11 +2,11 @@
 
 mod chat;
 mod conversation;
+mod from_dir;
 mod from_gguf;
 mod stream;
 mod token_bytes;
 
-use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -44,35 +44,10 @@ pub struct TextCodec {
     plain: Arc<OnceLock<Tokenizer>>,
 }
 
-fn read_tokenizer(path: &Path) -> Result<Tokenizer, ModelError> {
-    let text = std::fs::read(path).map_err(|error| ModelError::io(path, error))?;
-    let invalid =
-        |error: &dyn std::fmt::Display| ModelError::invalid(path, format!("tokenizer cannot be read: {error}"));
-    // The library panics at broken JSON in some places, and at some values that it does not expect in others.
-    serde_json::from_slice::<serde::de::IgnoredAny>(&text).map_err(|error| invalid(&error))?;
-    catch_unwind(|| Tokenizer::from_bytes(&text))
-        .map_err(|_| invalid(&"it is inconsistent"))?
-        .map_err(|error| invalid(&error))
-}
-
-/// More tokens than any vocabulary has.
-const MAX_TOKENS: u32 = 1 << 24;
-
 impl TextCodec {
     /// From a `tokenizer.json`, with the chat template of `chat_template.jinja` or `tokenizer_config.json`.
     pub fn from_dir(dir: &Path) -> Result<Self, ModelError> {
-        let path = dir.join("tokenizer.json");
-        if !path.is_file() {
-            return Err(ModelError::invalid(dir, "no `tokenizer.json` in this directory"));
-        }
-        let tokenizer = read_tokenizer(&path)?;
-        // Tables over all ids follow: one entry must not make them huge.
-        if let Some(id) = tokenizer.get_vocab(true).into_values().find(|id| *id >= MAX_TOKENS) {
-            return Err(ModelError::invalid(
-                &path,
-                format!("token id {id} is out of range, allowed are 0 to {}", MAX_TOKENS - 1),
-            ));
-        }
+        let tokenizer = from_dir::tokenizer(dir)?;
         let template = ChatTemplate::from_dir(dir)?.map(Arc::new);
         Ok(Self { tokenizer: Arc::new(tokenizer), template, add_bos: None, plain: Arc::default() })
     }
@@ -103,6 +78,11 @@ impl TextCodec {
     /// The text of token ids, without special tokens. Incomplete UTF-8 becomes U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> Result<String, TextError> {
         self.tokenizer.decode(ids, true).map_err(|error| TextError::Tokenizer(error.to_string()))
+    }
+
+    /// The id of a token, special ones included.
+    pub fn token_id(&self, name: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(name)
     }
 
     /// The name of a token, special ones included.

@@ -52,9 +52,9 @@ impl Loader<'_> {
     ) -> Result<(DecoderConfig, CudaWeights), ModelError> {
         let (arch, (_, ranks)) = (self.arch, self.rank);
         let embedding = self.matrix(Slot::Embedding, (arch.vocab, arch.d_model), Cut::Whole)?;
-        let head = match self.weights.find(Slot::Head)? {
-            Some(_) => Some(self.matrix(Slot::Head, (arch.vocab, arch.d_model), Cut::Whole)?),
-            None => None,
+        let head = match self.weights.has(Slot::Head) {
+            true => Some(self.matrix(Slot::Head, (arch.vocab, arch.d_model), Cut::Whole)?),
+            false => None,
         };
         let layers = arch.layers.iter().map(|layer| self.layer(*layer)).collect::<Result<_, _>>()?;
         let norm = self.vector(Slot::FinalNorm, arch.d_model)?;
@@ -79,7 +79,7 @@ impl Loader<'_> {
     fn matrix(&self, slot: Slot, (n, k): (usize, usize), cut: Cut) -> Result<DeviceMatrix, ModelError> {
         let stored = self.weights.get(slot, &[n, k])?;
         let (rank, ranks) = self.rank;
-        let whole = self.host_matrix(&stored, n, k)?;
+        let whole = self.host_matrix(slot, &stored, n, k)?;
         let part = match cut {
             Cut::Whole => Ok(whole),
             _ if ranks == 1 => Ok(whole),
@@ -89,11 +89,12 @@ impl Loader<'_> {
         part.and_then(|part| DeviceMatrix::upload(self.device, &part)).map_err(|error| self.failed(error))
     }
 
-    fn host_matrix(&self, stored: &StoredTensor, n: usize, k: usize) -> Result<HostMatrix, ModelError> {
+    fn host_matrix(&self, slot: Slot, stored: &StoredTensor, n: usize, k: usize) -> Result<HostMatrix, ModelError> {
         let kind = match (self.dtype, stored) {
             (WeightDtype::Native, StoredTensor::Quantized(tensor)) => {
                 if let Some(kind) = block_kind(tensor.dtype()).filter(|_| k.is_multiple_of(32)) {
                     let bytes = tensor.data().map_err(|error| ModelError::tensor(self.path(), error))?;
+                    self.weights.check_blocks(slot, kind, &bytes)?;
                     return HostMatrix::from_blocks(kind, n, k, &bytes).map_err(|error| self.failed(error));
                 }
                 // Formats without a kernel of their own are computed in f32, but for those that are floats anyway.
@@ -106,32 +107,34 @@ impl Loader<'_> {
             (WeightDtype::Native, StoredTensor::Dense(tensor))
                 if matches!(tensor.dtype(), DType::BF16 | DType::F16) =>
             {
-                return self.half_matrix(tensor, n, k);
+                return self.half_matrix(slot, tensor, n, k);
             }
             (WeightDtype::Native, StoredTensor::Dense(_)) => MatrixKind::F32,
             (WeightDtype::F32, _) => MatrixKind::F32,
             (WeightDtype::Bf16, _) => MatrixKind::Bf16,
             (WeightDtype::F16, _) => MatrixKind::F16,
         };
-        HostMatrix::from_f32(kind, n, k, &self.floats(stored)?).map_err(|error| self.failed(error))
+        let values = self.weights.floats(slot, stored)?;
+        if kind == MatrixKind::F16 {
+            self.weights.check_range_of_f16(slot, &values)?;
+        }
+        HostMatrix::from_f32(kind, n, k, &values).map_err(|error| self.failed(error))
     }
 
     /// As it is: large models would spend minutes on the way over f32.
-    fn half_matrix(&self, tensor: &Tensor, n: usize, k: usize) -> Result<HostMatrix, ModelError> {
+    fn half_matrix(&self, slot: Slot, tensor: &Tensor, n: usize, k: usize) -> Result<HostMatrix, ModelError> {
         let failed = |error| ModelError::tensor(self.path(), error);
         let flat = tensor.flatten_all().map_err(failed)?;
         let matrix = if tensor.dtype() == DType::BF16 {
             let values = flat.to_vec1::<bf16>().map_err(failed)?;
+            self.weights.check_halves(slot, &values)?;
             HostMatrix::from_bits(MatrixKind::Bf16, n, k, values.into_iter().map(bf16::to_bits))
         } else {
             let values = flat.to_vec1::<f16>().map_err(failed)?;
+            self.weights.check_halves(slot, &values)?;
             HostMatrix::from_bits(MatrixKind::F16, n, k, values.into_iter().map(f16::to_bits))
         };
         matrix.map_err(|error| self.failed(error))
-    }
-
-    fn floats(&self, stored: &StoredTensor) -> Result<Vec<f32>, ModelError> {
-        stored.to_f32().map_err(|error| ModelError::tensor(self.path(), error))
     }
 
     fn upload(&self, values: &[f32]) -> Result<Buffer<f32>, ModelError> {
@@ -139,7 +142,7 @@ impl Loader<'_> {
     }
 
     fn vector(&self, slot: Slot, length: usize) -> Result<Buffer<f32>, ModelError> {
-        self.upload(&self.floats(&self.weights.get(slot, &[length])?)?)
+        self.upload(&self.weights.floats(slot, &self.weights.get(slot, &[length])?)?)
     }
 
     fn patch(&self, patch: &LinearPatch) -> Result<(DeviceMatrix, Buffer<f32>), ModelError> {
@@ -154,7 +157,8 @@ impl Loader<'_> {
         let (rank, ranks) = self.rank;
         let mut biases = Vec::new();
         for (name, width) in [("attn_q", q), ("attn_k", kv), ("attn_v", kv)] {
-            let whole = self.floats(&self.weights.get(Slot::LayerBias(layer, name), &[width])?)?;
+            let slot = Slot::LayerBias(layer, name);
+            let whole = self.weights.floats(slot, &self.weights.get(slot, &[width])?)?;
             biases.extend_from_slice(&whole[width / ranks * rank..width / ranks * (rank + 1)]);
         }
         self.upload(&biases)
@@ -174,9 +178,9 @@ impl Loader<'_> {
                 matrix("attn_k", (kv, d), Cut::Rows)?,
                 matrix("attn_v", (kv, d), Cut::Rows)?,
             ],
-            qkv_bias: match arch.family {
-                Family::Qwen2 => Some(self.biases(index, (q, kv))?),
-                _ => None,
+            qkv_bias: match arch.qkv_bias {
+                true => Some(self.biases(index, (q, kv))?),
+                false => None,
             },
             qk_norm: match arch.family {
                 Family::Qwen3 => Some([norm("attn_q_norm", arch.head_dim)?, norm("attn_k_norm", arch.head_dim)?]),
