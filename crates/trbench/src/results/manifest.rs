@@ -71,7 +71,7 @@ impl std::fmt::Display for Difference {
 }
 
 /// Settings that may change between the parts of a run: they do not change what is measured.
-const FREE: [&str; 8] = ["version", "endpoint", "trials", "slo-ttft-ms", "slo-tpot-ms", "judge", "trace", "profile"];
+const FREE: [&str; 8] = ["version", "endpoint", "trials", "slo-ttft-ms", "slo-tpot-ms", "judge", "trace", "timeline"];
 
 /// Digests of what is read, and the settings that say what is read. Those matter only where the content differs: a file
 /// may have moved.

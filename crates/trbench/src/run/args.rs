@@ -17,11 +17,11 @@ pub struct RunArgs {
     #[command(flatten)]
     flags: SpecFlags,
     /// Take everything that defines the run from this file (JSON or YAML) instead of from flags: the `spec` of
-    /// `trbench scenario cells` or of a `manifest.json`. Only `--output-dir`, `--resume` and `--output` go with it.
+    /// `trbench scenario cells` or of a `manifest.json`. Only `--out`, `--resume` and `--output` go with it.
     #[arg(long, value_name = "FILE", conflicts_with = "SpecFlags")]
     spec: Option<PathBuf>,
     /// Folder for results [default: results/TIME-WORKLOAD].
-    #[arg(long, env = "TRBENCH_OUTPUT_DIR")]
+    #[arg(long = "out", short = 'o', alias = "output-dir", env = "TRBENCH_OUT", value_name = "DIR")]
     pub(super) output_dir: Option<PathBuf>,
     /// Continue the run in this folder: requests that it has complete rows of are not sent again.
     #[arg(long, env = "TRBENCH_RESUME", value_name = "DIR", conflicts_with = "output_dir")]
@@ -118,9 +118,9 @@ struct SpecFlags {
     /// Write every step of every request to `trace.jsonl`, for `trbench trace`, `trbench sweep-threshold` and `--replay`.
     #[arg(long, env = "TRBENCH_TRACE", conflicts_with = "endpoint")]
     trace: bool,
-    /// Record what every subserver does when, and write it to `profile.json` as a Chrome trace.
-    #[arg(long, env = "TRBENCH_PROFILE", conflicts_with = "endpoint")]
-    profile: bool,
+    /// Record what every subserver does when, and write it to `timeline.json` as a Chrome trace.
+    #[arg(long, alias = "profile", env = "TRBENCH_TIMELINE", conflicts_with = "endpoint")]
+    timeline: bool,
     /// Seed of all draws.
     #[arg(long, env = "TRBENCH_SEED", default_value_t = 0)]
     seed: u64,
@@ -178,7 +178,7 @@ impl From<SpecFlags> for RunSpec {
             model,
             judge,
             trace,
-            profile,
+            timeline,
             seed,
         } = flags;
         Self {
@@ -208,7 +208,7 @@ impl From<SpecFlags> for RunSpec {
             model,
             judge,
             trace,
-            profile,
+            timeline,
             seed,
         }
     }
@@ -251,7 +251,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(&file, "{version: 1, seed: 7, system: [async, delayed]}").expect("writable");
         let path = format!("--spec={}", file.path().display());
-        let spec = parse(&[path.clone(), "--output-dir=x".into(), "--output=json".into()]).expect("a spec");
+        let spec = parse(&[path.clone(), "--out=x".into(), "--output=json".into()]).expect("a spec");
         assert_eq!(spec, RunSpec { seed: 7, system: vec![System::Async, System::Delayed], ..RunSpec::default() });
         for flag in ["--seed=7", "--trace", "--workload=aime"] {
             let why = parse(&[path.clone(), flag.into()]).expect_err("refused");

@@ -77,7 +77,7 @@ struct Shared<'a> {
     records: RefCell<Vec<Record>>,
     traces: RefCell<Vec<RequestTrace>>,
     answers: RefCell<Vec<(u64, Transcript)>>,
-    bar: indicatif::ProgressBar,
+    bar: terminal::Requests,
     start: Instant,
 }
 
@@ -134,7 +134,7 @@ pub(super) async fn drive(backend: &Backend, load: &Load<'_>, spec: &RunSpec) ->
         loop {
             tokio::time::sleep(TICK).await;
             let rate = shared.tokens.get() as f64 / shared.start.elapsed().as_secs_f64();
-            shared.bar.set_message(format!("{rate:.0} tokens/s"));
+            shared.bar.show(rate);
         }
     };
     tokio::select! {
@@ -143,7 +143,7 @@ pub(super) async fn drive(backend: &Backend, load: &Load<'_>, spec: &RunSpec) ->
         () = ticker => {}
     }
     let interrupted = *shared.stop.borrow();
-    shared.bar.finish_and_clear();
+    shared.bar.finish();
     let mut records = shared.records.into_inner();
     records.sort_unstable_by_key(|record| record.id);
     let mut traces = shared.traces.into_inner();
@@ -242,5 +242,5 @@ async fn request(shared: &Shared<'_>, place: Place, item: &Item) {
         let steps = std::mem::take(&mut reply.steps);
         shared.traces.borrow_mut().push(RequestTrace { id: place.id, item: item.id.clone(), models, entry, steps });
     }
-    shared.bar.inc(1);
+    shared.bar.one_ended();
 }

@@ -7,12 +7,12 @@ mod completion;
 mod http;
 mod judge;
 mod load;
-mod profile;
 mod record;
 mod remote;
 mod replay;
 mod reply;
 mod resume;
+mod timeline;
 mod trial;
 mod workload;
 
@@ -116,7 +116,7 @@ fn folder(spec: &RunSpec, destination: Destination<'_>) -> anyhow::Result<PathBu
             if !dir.is_dir() {
                 return Err(usage(format!("--resume: `{}` is not a folder with results", dir.display())));
             }
-            for (key, given) in [("trace", spec.trace), ("profile", spec.profile)] {
+            for (key, given) in [("trace", spec.trace), ("timeline", spec.timeline)] {
                 if given {
                     return Err(usage(format!("--{key} describes one trial from its beginning, without --resume")));
                 }

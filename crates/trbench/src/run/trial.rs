@@ -13,8 +13,8 @@ use super::backend::Backend;
 use super::cell::Cell;
 use super::judge::{self, Transcript};
 use super::load::{self, Load, Outcome, Pace};
-use super::profile;
 use super::resume::Earlier;
+use super::timeline;
 use crate::dataset::Item;
 use crate::record::Record;
 use crate::results::{self, Manifest, Summary};
@@ -111,8 +111,8 @@ impl Run<'_> {
         if spec.trace {
             crate::trace::write(dir, &outcome.traces)?;
         }
-        if let (true, Backend::Engine(engine)) = (spec.profile, &backend) {
-            profile::write(dir, engine)?;
+        if let (true, Backend::Engine(engine)) = (spec.timeline, &backend) {
+            timeline::write(dir, engine)?;
         }
         Ok(backend)
     }
@@ -125,7 +125,7 @@ impl Run<'_> {
         let bar = spinner("loading models");
         let start = Instant::now();
         let mut config = config.clone();
-        config.system.profile |= self.spec.profile;
+        config.system.profile |= self.spec.timeline;
         let engine = match self.replay {
             Some(replay) => Engine::launch_with(&config, &|_| Ok(Box::new(replay.clone())))?,
             None => Engine::launch(&config)?,
