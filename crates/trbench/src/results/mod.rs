@@ -1,6 +1,8 @@
 //! What a run leaves behind: `result.csv`, `summary.json`, `manifest.json`. Files appear complete or not at all.
 
+mod comparable;
 mod manifest;
+mod read;
 mod summary;
 
 use std::path::{Path, PathBuf};
@@ -12,8 +14,10 @@ use crate::error::usage;
 use crate::files::write_file;
 use crate::record::Record;
 
+pub(crate) use comparable::differences;
 pub use manifest::{Difference, Inputs, Manifest};
 pub(crate) use manifest::{cpu_name, origin};
+pub(crate) use read::{Found, find};
 pub use summary::{Judged, ModelSummary, Summary, model_summaries};
 
 /// Makes the folder of a run, and checks that it can be written to before anything is measured.

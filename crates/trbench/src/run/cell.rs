@@ -15,6 +15,8 @@ pub(super) struct Cell {
     pub(super) concurrency: usize,
     /// The configuration of the system; none for a server of whole systems.
     pub(super) config: Option<Config>,
+    /// Whether it runs one model alone, and not the entry model of the configuration: then that model writes everything.
+    pub(super) is_large: bool,
     /// The part of the run that it is.
     pub(super) spec: RunSpec,
 }
@@ -29,6 +31,7 @@ pub(super) fn cells(spec: &RunSpec, document: &Document) -> anyhow::Result<Vec<C
             label: format!("{name}-c{concurrency}{pace}"),
             concurrency: *concurrency,
             config: config.clone(),
+            is_large: false,
             spec: spec.cell(&System::Config, *concurrency),
         };
         return Ok(spec.concurrency.iter().map(cell).collect());
@@ -38,6 +41,8 @@ pub(super) fn cells(spec: &RunSpec, document: &Document) -> anyhow::Result<Vec<C
     if let Some(path) = &spec.calibration {
         Calibration::read(path)?.apply(&mut config)?;
     }
+    let names = config.model_names();
+    let entry = names.get(config.entry_index()).cloned();
     let mut cells = Vec::new();
     for system in &spec.system {
         for concurrency in &spec.concurrency {
@@ -47,6 +52,7 @@ pub(super) fn cells(spec: &RunSpec, document: &Document) -> anyhow::Result<Vec<C
                 label: format!("{}-c{concurrency}{pace}", system.to_string().replace(':', "-")),
                 concurrency: *concurrency,
                 config: Some(config),
+                is_large: matches!(system, System::Single(model) if Some(model) != entry.as_ref()),
                 spec: spec.cell(system, *concurrency),
             });
         }

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use crate::error::{Interrupted, usage};
 use crate::results::{self, Manifest, Summary};
 use crate::spec::RunSpec;
-use crate::terminal::note;
+use crate::terminal::say;
 use crate::{fetch, report};
 use trial::Run;
 
@@ -51,8 +51,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         None => Destination::Folder(args.output_dir.as_deref()),
     };
     let Measured { summaries, folder, interrupted } = execute(&args.spec()?, destination)?;
-    report::print(&summaries, args.output, std::io::stdout().lock())?;
-    note(&format!("results in {}", folder.display()));
+    let printed = report::print(&summaries, args.output, std::io::stdout().lock());
+    announce(&folder);
+    printed?;
     if interrupted {
         return Err(partial(&folder));
     }
@@ -70,6 +71,11 @@ pub(crate) fn measure(spec: &RunSpec, destination: Destination<'_>) -> anyhow::R
         return Err(partial(&folder));
     }
     Ok(summaries)
+}
+
+/// Where the results are; nobody should have to look for them.
+fn announce(folder: &Path) {
+    say(&format!("results in {}", folder.display()));
 }
 
 fn partial(folder: &Path) -> anyhow::Error {
@@ -100,7 +106,7 @@ fn execute(spec: &RunSpec, destination: Destination<'_>) -> anyhow::Result<Measu
     let mut measured = Measured { summaries: Vec::new(), folder, interrupted: false };
     for cell in &cells {
         let dir = if cells.len() == 1 { measured.folder.clone() } else { measured.folder.join(&cell.label) };
-        let (summary, interrupted) = run.cell(cell, &dir)?;
+        let (summary, interrupted) = run.cell(cell, &dir).inspect_err(|_| announce(&measured.folder))?;
         measured.summaries.push(summary);
         measured.interrupted = interrupted;
         if interrupted {

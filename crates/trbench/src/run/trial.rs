@@ -105,6 +105,10 @@ impl Run<'_> {
         let rows = progress.trials.last_mut().expect("pushed by the caller");
         progress.answers.extend(outcome.answers);
         rows.records.extend(outcome.records);
+        if cell.is_large {
+            // The engine takes its only model for the entry model.
+            rows.records.iter_mut().for_each(|record| record.llm_ratio = record.llm_ratio.map(|_| 1.0));
+        }
         rows.records.sort_unstable_by_key(|record| record.id);
         rows.duration += outcome.duration;
         rows.client_busy += outcome.client_busy;
