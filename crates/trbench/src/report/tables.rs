@@ -85,7 +85,7 @@ fn thresholds(summary: &Summary) -> String {
 /// A value, and half the width of its interval over trials where there is one.
 fn with_interval(summary: &Summary, name: &str, digits: usize) -> String {
     let half = summary.intervals.get(name).map_or_else(String::new, |mean| format!("±{:.digits$}", mean.half()));
-    number(summary.value(name), digits) + &half
+    number(summary.value(name), digits) + half.as_str()
 }
 
 /// Throughput against that of the large model alone under the same load, where it was measured.
