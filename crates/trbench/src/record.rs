@@ -23,7 +23,7 @@ pub struct Record {
     pub e2el_ms: Option<f64>,
     /// `completion_tokens` over `e2el`.
     pub tokens_per_s: Option<f64>,
-    /// Share of the tokens that were not written by the entry model.
+    /// Share of the tokens that were not written by the entry model of the configuration.
     pub llm_ratio: Option<f64>,
     /// Moves from one model to another.
     pub handoffs: Option<u64>,

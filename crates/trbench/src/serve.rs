@@ -104,7 +104,8 @@ fn override_settings(server: &mut ServerConfig, args: &ServeArgs) {
 }
 
 fn start_log(args: &ServeArgs) {
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(args.log_level);
+    let colors = crate::terminal::colors(&std::io::stderr());
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(colors).with_max_level(args.log_level);
     match args.log_format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().flatten_event(true).init(),

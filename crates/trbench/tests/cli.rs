@@ -31,11 +31,11 @@ const EMULATED: &str = "config/random/emulated.yaml";
 fn an_emulated_run_writes_its_files_and_reports_say_emulated() {
     let dir = tempfile::tempdir().expect("a folder");
     let out = dir.path().to_str().expect("utf-8");
-    let args = ["run", "-c", EMULATED, "--num-prompts", "6", "--max-tokens", "8", "--output-dir", out];
+    let args = ["run", "-c", EMULATED, "--num-prompts", "6", "--max-tokens", "8", "--out", out];
     let output = run(&args);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("emulated"));
-    assert!(output.stderr.is_empty(), "progress without a terminal: {}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), format!("results in {out}\n"), "the folder, and no bar without a terminal");
     let csv = std::fs::read_to_string(dir.path().join("result.csv")).expect("result.csv");
     assert!(csv.starts_with("id,item,repeat,prompt_tokens,completion_tokens,ttft_ms,tpot_ms,e2el_ms,tokens_per_s,"));
     assert_eq!(csv.lines().count(), 7);
@@ -49,7 +49,7 @@ fn an_emulated_run_writes_its_files_and_reports_say_emulated() {
     assert_eq!(json("manifest.json")["seed"], json!(0));
     for format in ["table", "md", "csv", "json"] {
         for result in [out, dir.path().join("result.csv").to_str().expect("utf-8")] {
-            let report = run(&["report", "--result", result, "--output", format]);
+            let report = run(&["report", result, "--output", format]);
             assert!(report.status.success() && !report.stdout.is_empty(), "{format}: {}", text(&report.stderr));
         }
     }
@@ -57,7 +57,7 @@ fn an_emulated_run_writes_its_files_and_reports_say_emulated() {
     let again = tempfile::tempdir().expect("a folder");
     let other = again.path().to_str().expect("utf-8");
     assert!(
-        run(&["run", "-c", EMULATED, "--num-prompts", "6", "--max-tokens", "8", "--output-dir", other])
+        run(&["run", "-c", EMULATED, "--num-prompts", "6", "--max-tokens", "8", "--out", other])
             .status
             .success()
     );
@@ -84,7 +84,7 @@ fn systems_and_concurrencies_are_compared_in_one_run() {
         "single:large,async,delayed",
         "--concurrency",
         "4,5",
-        "--output-dir",
+        "--out",
         out,
         "--output",
         "json",
@@ -94,7 +94,7 @@ fn systems_and_concurrencies_are_compared_in_one_run() {
     let labels: Vec<&str> = summaries.iter().filter_map(|summary| summary["label"].as_str()).collect();
     assert_eq!(labels, ["single-large-c4", "single-large-c5", "async-c4", "async-c5", "delayed-c4", "delayed-c5"]);
     assert_eq!(summaries[4]["server_info"]["thresholds"], json!([1, 4]));
-    assert!(run(&["report", "--result", out]).status.success());
+    assert!(run(&["report", out]).status.success());
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn automatic_thresholds_are_those_of_the_throughput_model() {
             n,
             "--output",
             "json",
-            "--output-dir",
+            "--out",
             out.path().to_str().expect("utf-8"),
         ]);
         let summaries: Vec<Value> = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -149,7 +149,7 @@ fn bad_input_is_named_and_exits_with_2() {
         (vec!["run", "-c", EMULATED, "--num-prompts", "none"], vec!["`all`"]),
         (vec!["run", "-c", EMULATED, "--system", "single:huge"], vec!["`single:huge`", "small, large"]),
         (
-            vec!["run", "-c", EMULATED, "--output-dir", &blocked],
+            vec!["run", "-c", EMULATED, "--out", &blocked],
             vec!["cannot write to the output folder", "file/results"],
         ),
         (vec!["run", "--endpoint", "ftp://x"], vec!["ftp://x", "`http`"]),
@@ -165,7 +165,7 @@ fn bad_input_is_named_and_exits_with_2() {
             vec!["run", "--set", "models.large.dtpe=f32"],
             vec!["error: --set `models.large.dtpe=f32`: unknown key `dtpe`"],
         ),
-        (vec!["report", "--result", "no/such/folder"], vec!["no/such/folder"]),
+        (vec!["report", "no/such/folder"], vec!["no/such/folder"]),
         (vec!["serve"], vec!["--config"]),
         // Nothing on stdout: a script that waits for the address must not read one.
         (
@@ -192,7 +192,7 @@ fn an_unreachable_endpoint_fails_with_1_and_keeps_its_rows() {
     // A port that was free a moment ago, with nobody behind it.
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
     let url = format!("http://127.0.0.1:{port}");
-    let output = run(&["run", "--endpoint", &url, "--num-prompts", "2", "--output-dir", out]);
+    let output = run(&["run", "--endpoint", &url, "--num-prompts", "2", "--out", out]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains(&format!("cannot reach `{url}")), "{}", text(&output.stderr));
     let csv = std::fs::read_to_string(dir.path().join("result.csv")).expect("result.csv");
@@ -295,7 +295,7 @@ fn ctrl_c_keeps_partial_results_and_exits_with_130() {
     let out = dir.path().to_str().expect("utf-8");
     // Requests that would take hours.
     let mut child = Guard(
-        trbench(&["run", "-c", EMULATED, "--num-prompts", "all", "--max-tokens", "200000", "--output-dir", out])
+        trbench(&["run", "-c", EMULATED, "--num-prompts", "all", "--max-tokens", "200000", "--out", out])
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -338,7 +338,7 @@ fn the_server_answers_stock_clients_and_the_harness() {
         "6",
         "--concurrency",
         "2",
-        "--output-dir",
+        "--out",
         out,
         "--output",
         "json",

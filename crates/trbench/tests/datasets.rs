@@ -195,7 +195,7 @@ fn random_prompts_have_their_lengths() {
     let out = dir.path().to_str().expect("utf-8");
     let args = ["run", "-c", "config/random/emulated.yaml", "--workload", "random", "--input-len", "40"];
     let output =
-        trbench(&args).args(["--num-prompts", "3", "--max-tokens", "4", "--output-dir", out]).output().expect("starts");
+        trbench(&args).args(["--num-prompts", "3", "--max-tokens", "4", "--out", out]).output().expect("starts");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let rows = trbench::results::read_records(&dir.path().join("result.csv")).expect("rows");
     assert_eq!(rows.iter().map(|row| row.item.as_str()).collect::<Vec<_>>(), ["random-0", "random-1", "random-2"]);
@@ -276,7 +276,7 @@ fn turns_of_a_session_follow_each_other() {
         "3",
         "--max-tokens",
         "4",
-        "--output-dir",
+        "--out",
         out,
     ]);
     assert!(output.status.success(), "{}", text(&output.stderr));

@@ -113,7 +113,7 @@ fn a_trained_head_routes() {
             "6",
             "--output",
             "json",
-            "--output-dir",
+            "--out",
             results.to_str().expect("utf-8"),
         ]);
         assert_eq!(run[0]["completed"], 1, "{run}");

@@ -156,7 +156,7 @@ pub struct SystemConfig {
     /// Whether a request that goes to another model keeps its KV blocks for the return. If not, it leaves them to the
     /// prefix cache and is matched again like a new one, to measure what that costs.
     pub handoff_resume: bool,
-    /// Record what every subserver does when (`trbench run --profile`).
+    /// Record what every subserver does when (`trbench run --timeline`).
     pub profile: bool,
     /// The node of each model, by name, when each has its own (`trbench serve --local-model`, docs/guides/two-nodes.md).
     pub peer_endpoints: IndexMap<String, PeerEndpoint>,

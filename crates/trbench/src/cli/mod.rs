@@ -106,9 +106,17 @@ enum ConfigCommand {
     },
 }
 
+/// Variables of `trbench run` whose flags were renamed: argument, new name, old name.
+const OLD_VARIABLES: [(&str, &str, &str); 2] =
+    [("output_dir", "TRBENCH_OUT", "TRBENCH_OUTPUT_DIR"), ("timeline", "TRBENCH_TIMELINE", "TRBENCH_PROFILE")];
+
 /// The command with its help in groups.
 pub fn command() -> clap::Command {
-    help::grouped(Cli::command())
+    let set = |name: &str| std::env::var_os(name).is_some();
+    let old: Vec<_> = OLD_VARIABLES.into_iter().filter(|(_, new, old)| set(old) && !set(new)).collect();
+    help::grouped(Cli::command()).mut_subcommand("run", |run| {
+        old.into_iter().fold(run, |run, (arg, _, old)| run.mut_arg(arg, |arg| arg.env(old)))
+    })
 }
 
 impl Cli {

@@ -4,8 +4,7 @@ use super::args::OptimizeArgs;
 use super::explain::{Card, card};
 use super::input::Inputs;
 use super::sensitivity::{Sensitivity, study as sensitivity_study};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::IsTerminal;
+use crate::terminal::{Spinner, counted};
 use tokenrouter_dtmc::{
     Certificate, Chain, ClosedSystem, Coarse, Limits, Prediction, QuantumStudy, SearchOptions, SearchResult, Spread,
     Strategy, TableRow, Thresholds, Uncertainty, best_within_time_per_token, certify, optimize_with_progress,
@@ -220,19 +219,12 @@ fn table(
     Ok((args.table.then_some(rows), within))
 }
 
-/// A progress bar on a terminal, nothing elsewhere.
-struct Bar(ProgressBar);
+/// Progress over candidates.
+struct Bar(Spinner);
 
 impl Bar {
     fn new(what: &str) -> Self {
-        let target =
-            if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(0), target);
-        if let Ok(style) = ProgressStyle::with_template("{msg} {bar:32} {pos}/{len} {elapsed}") {
-            bar.set_style(style);
-        }
-        bar.set_message(what.to_owned());
-        Self(bar)
+        Self(counted(0, what))
     }
 
     fn set(&self, done: usize, total: usize) {

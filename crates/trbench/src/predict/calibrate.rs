@@ -50,7 +50,7 @@ pub struct CalibrateArgs {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Where to write the calibration.
-    #[arg(long, short, default_value = "calibration.json")]
+    #[arg(long, short, default_value = "calibration.json", value_name = "FILE")]
     out: PathBuf,
     /// Output format.
     #[arg(long, default_value = "table")]

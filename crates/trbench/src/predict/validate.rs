@@ -48,8 +48,8 @@ pub struct ValidateArgs {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Write the points as CSV to this file as well.
-    #[arg(long, value_name = "FILE")]
-    csv: Option<PathBuf>,
+    #[arg(long, short, alias = "csv", value_name = "FILE")]
+    out: Option<PathBuf>,
     /// Output format.
     #[arg(long, default_value = "table")]
     output: Format,
@@ -170,7 +170,7 @@ pub fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
         seed: args.seed,
     };
     let validation = task.run()?;
-    if let Some(path) = &args.csv {
+    if let Some(path) = &args.out {
         write_file(path, &csv_of(&validation.points)?)?;
     }
     print(&validation, args.output)?;

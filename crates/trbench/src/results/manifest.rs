@@ -71,7 +71,7 @@ impl std::fmt::Display for Difference {
 }
 
 /// Settings that may change between the parts of a run: they do not change what is measured.
-const FREE: [&str; 12] = [
+pub(super) const FREE: [&str; 12] = [
     "version",
     "endpoint",
     "trials",
@@ -83,12 +83,12 @@ const FREE: [&str; 12] = [
     "any-calibration",
     "judge",
     "trace",
-    "profile",
+    "timeline",
 ];
 
 /// Digests of what is read, and the settings that say what is read. Those matter only where the content differs: a file
 /// may have moved.
-const CONTENTS: [(&str, &[&str]); 4] = [
+pub(super) const CONTENTS: [(&str, &[&str]); 4] = [
     ("config_sha256", &["config", "set"]),
     ("dataset_sha256", &["workload", "dataset-path", "num-prompts", "input-len"]),
     ("replay_sha256", &["replay"]),
@@ -96,7 +96,7 @@ const CONTENTS: [(&str, &[&str]); 4] = [
 ];
 
 /// What must be equal where the earlier manifest is from before specs.
-const BEFORE_SPECS: [&str; 11] = [
+pub(super) const BEFORE_SPECS: [&str; 11] = [
     "config_sha256",
     "dataset_sha256",
     "seed",

@@ -1,8 +1,10 @@
 //! What a run leaves behind: `result.csv`, `summary.json`, `manifest.json`. The rows appear as requests end, the other
 //! files complete or not at all.
 
+mod comparable;
 mod folder;
 mod manifest;
+mod read;
 mod rows;
 mod summary;
 
@@ -12,6 +14,7 @@ use crate::error::usage;
 use crate::files::write_file;
 use crate::record::Record;
 
+pub(crate) use comparable::differences;
 pub(crate) use folder::{DETAILED, MANIFEST, ROWS, SUMMARY, clear, is_run, is_run_alone};
 pub use folder::{check_root, create_root};
 pub use rows::read_records;
@@ -19,6 +22,7 @@ pub(crate) use rows::{Log, csv_of};
 
 pub use manifest::{Difference, Inputs, Manifest};
 pub(crate) use manifest::{cpu_name, origin};
+pub(crate) use read::{Found, find};
 pub use summary::{Judged, ModelSummary, Summary, model_summaries};
 
 /// Writes the three files of a run.

@@ -46,7 +46,7 @@ pub struct Summary {
     /// Mean, median and percentiles in milliseconds, keys as in vLLM's results; `null` where the sample is too small.
     /// Percentiles are there for the latencies of `--percentile-metrics`.
     pub latency: Map<String, Value>,
-    /// Share of the tokens not written by the entry model.
+    /// Share of the tokens not written by the entry model; that of the configuration, where a system runs one model of it.
     pub llm_ratio: Option<f64>,
     /// Its 95 % interval, requests taken as independent.
     #[serde(default)]
@@ -57,6 +57,9 @@ pub struct Summary {
     pub correct: usize,
     /// See `correct`.
     pub graded: usize,
+    /// Answers that ended because they had `max_tokens` tokens.
+    #[serde(default)]
+    pub cut: usize,
     /// One entry per model; empty for endpoints.
     pub models: Vec<ModelSummary>,
     /// What the engine decided at launch, or the endpoint.
@@ -224,6 +227,15 @@ pub fn model_summaries(after: &EngineStats, before: Option<&EngineStats>) -> Vec
 }
 
 impl Summary {
+    /// A number by its name in `summary.json`: what every report and comparison of this run shows.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        match name {
+            "output_throughput" => (self.duration > 0.0).then_some(self.output_throughput),
+            "request_goodput" => self.request_goodput,
+            _ => self.latency.get(name).and_then(Value::as_f64),
+        }
+    }
+
     /// Totals and percentiles over all trials of a run.
     pub fn new(
         label: &str,
@@ -263,6 +275,7 @@ impl Summary {
             handoffs_per_token: handoffs.filter(|_| output > 0).map(|handoffs| handoffs as f64 / output as f64),
             correct: records.iter().filter(|record| record.correct == Some(true)).count(),
             graded: records.iter().filter(|record| record.correct.is_some()).count(),
+            cut: records.iter().filter(|record| record.finish_reason == "length").count(),
             models: models.unwrap_or_default(),
             server_info,
             first_error: records.iter().find_map(|record| record.error.clone()),

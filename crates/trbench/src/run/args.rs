@@ -17,12 +17,12 @@ pub struct RunArgs {
     #[command(flatten)]
     flags: SpecFlags,
     /// Take everything that defines the run from this file (JSON or YAML) instead of from flags: the `spec` of
-    /// `trbench scenario cells` or of a `manifest.json`. Only `--output-dir`, `--overwrite`, `--resume` and
-    /// `--output` go with it.
+    /// `trbench scenario cells` or of a `manifest.json`. Only `--out`, `--overwrite`, `--resume` and `--output` go with
+    /// it.
     #[arg(long, value_name = "FILE", conflicts_with = "SpecFlags")]
     spec: Option<PathBuf>,
     /// Folder for results [default: results/DATE-WORKLOAD, the date and time in UTC]. One that holds a run is refused.
-    #[arg(long, env = "TRBENCH_OUTPUT_DIR", visible_alias = "result-dir")]
+    #[arg(long = "out", short = 'o', alias = "output-dir", visible_alias = "result-dir", env = "TRBENCH_OUT", value_name = "DIR")]
     pub(super) output_dir: Option<PathBuf>,
     /// Replace the run that the output folder holds.
     #[arg(long, env = "TRBENCH_OVERWRITE", conflicts_with = "resume")]
@@ -170,9 +170,9 @@ struct SpecFlags {
     /// Write every step of every request to `trace.jsonl`, for `trbench trace`, `trbench sweep-threshold` and `--replay`.
     #[arg(long, env = "TRBENCH_TRACE", conflicts_with = "endpoint")]
     trace: bool,
-    /// Record what every subserver does when, and write it to `profile.json` as a Chrome trace.
-    #[arg(long, env = "TRBENCH_PROFILE", conflicts_with = "endpoint")]
-    profile: bool,
+    /// Record what every subserver does when, and write it to `timeline.json` as a Chrome trace.
+    #[arg(long, alias = "profile", env = "TRBENCH_TIMELINE", conflicts_with = "endpoint")]
+    timeline: bool,
     /// Seed of all draws.
     #[arg(long, env = "TRBENCH_SEED", default_value_t = 0)]
     seed: u64,
@@ -266,7 +266,7 @@ impl From<SpecFlags> for RunSpec {
             model: flags.model,
             judge: flags.judge,
             trace: flags.trace,
-            profile: flags.profile,
+            timeline: flags.timeline,
             seed: flags.seed,
         }
     }
@@ -344,7 +344,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(&file, "{version: 1, seed: 7, system: [async, delayed]}").expect("writable");
         let path = format!("--spec={}", file.path().display());
-        let spec = parse(&[path.clone(), "--output-dir=x".into(), "--output=json".into()]).expect("a spec");
+        let spec = parse(&[path.clone(), "--out=x".into(), "--output=json".into()]).expect("a spec");
         assert_eq!(spec, RunSpec { seed: 7, system: vec![System::Async, System::Delayed], ..RunSpec::default() });
         for flag in ["--seed=7", "--trace", "--workload=aime"] {
             let why = parse(&[path.clone(), flag.into()]).expect_err("refused");

@@ -17,6 +17,8 @@ pub(super) struct Cell {
     pub(super) shrunk: Option<Vec<u32>>,
     /// The configuration of the system; none for a server of whole systems.
     pub(super) config: Option<Config>,
+    /// Whether it runs one model alone, and not the entry model of the configuration: then that model writes everything.
+    pub(super) is_large: bool,
     /// The part of the run that it is.
     pub(super) spec: RunSpec,
 }
@@ -32,6 +34,7 @@ pub(super) fn cells(spec: &RunSpec, document: &Document) -> anyhow::Result<Vec<C
             concurrency: *concurrency,
             shrunk: None,
             config: config.clone(),
+            is_large: false,
             spec: spec.cell(&System::Config, *concurrency),
         };
         return Ok(spec.concurrency.iter().map(cell).collect());
@@ -41,6 +44,8 @@ pub(super) fn cells(spec: &RunSpec, document: &Document) -> anyhow::Result<Vec<C
     if let Some(path) = &spec.calibration {
         Calibration::apply(path, &mut config, spec.any_calibration)?;
     }
+    let names = config.model_names();
+    let entry = names.get(config.entry_index()).cloned();
     let mut cells = Vec::new();
     for system in &spec.system {
         for concurrency in &spec.concurrency {
@@ -56,6 +61,7 @@ pub(super) fn cells(spec: &RunSpec, document: &Document) -> anyhow::Result<Vec<C
                 concurrency: *concurrency,
                 shrunk,
                 config: Some(config),
+                is_large: matches!(system, System::Single(model) if Some(model) != entry.as_ref()),
                 spec: spec.cell(system, *concurrency),
             });
         }

@@ -38,6 +38,8 @@ pub(super) struct Load<'a> {
     pub(super) log: Option<&'a RunLog>,
     /// The thresholds that rows name.
     pub(super) thresholds: &'a str,
+    /// Whether a model other than the entry model of the configuration writes everything.
+    pub(super) all_large: bool,
     /// Name in the progress bar.
     pub(super) label: String,
 }
@@ -86,7 +88,7 @@ struct Shared<'a> {
     traces: RefCell<Vec<RequestTrace>>,
     answers: RefCell<Vec<(u64, Transcript)>>,
     gaps: RefCell<Vec<f64>>,
-    bar: indicatif::ProgressBar,
+    bar: terminal::Requests,
     start: Instant,
 }
 
@@ -143,7 +145,7 @@ pub(super) async fn drive(backend: &Backend, load: &Load<'_>, spec: &RunSpec) ->
         loop {
             tokio::time::sleep(TICK).await;
             let rate = shared.tokens.get() as f64 / shared.start.elapsed().as_secs_f64();
-            shared.bar.set_message(format!("{rate:.0} tokens/s"));
+            shared.bar.show(rate);
         }
     };
     tokio::select! {
@@ -152,7 +154,7 @@ pub(super) async fn drive(backend: &Backend, load: &Load<'_>, spec: &RunSpec) ->
         () = ticker => {}
     }
     let interrupted = *shared.stop.borrow();
-    shared.bar.finish_and_clear();
+    shared.bar.finish();
     let mut records = shared.records.into_inner();
     records.sort_unstable_by_key(|record| record.id);
     let mut traces = shared.traces.into_inner();
@@ -245,7 +247,11 @@ async fn request(shared: &Shared<'_>, place: Place, item: &Item) {
         }
         None => reply.finish_reason = "cancelled".into(),
     }
-    let record = record(place, item, (&reply, elapsed), shared.load.thresholds);
+    let mut record = record(place, item, (&reply, elapsed), shared.load.thresholds);
+    if shared.load.all_large {
+        // The engine takes its only model for the entry model.
+        record.llm_ratio = record.llm_ratio.map(|_| 1.0);
+    }
     if let Some(log) = shared.load.log {
         log.append(&record, item, &reply.text);
     }
@@ -257,5 +263,5 @@ async fn request(shared: &Shared<'_>, place: Place, item: &Item) {
         let steps = std::mem::take(&mut reply.steps);
         shared.traces.borrow_mut().push(RequestTrace { id: place.id, item: item.id.clone(), models, entry, steps });
     }
-    shared.bar.inc(1);
+    shared.bar.one_ended();
 }

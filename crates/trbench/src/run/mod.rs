@@ -9,12 +9,12 @@ mod http;
 mod judge;
 mod load;
 mod log;
-mod profile;
 mod record;
 mod remote;
 mod replay;
 mod reply;
 mod resume;
+mod timeline;
 mod trial;
 mod workload;
 
@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use crate::error::{Interrupted, usage};
 use crate::results::{self, Manifest, Summary};
 use crate::spec::RunSpec;
-use crate::terminal::note;
+use crate::terminal::say;
 use crate::{fetch, interrupt, report};
 use trial::Run;
 
@@ -57,12 +57,12 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     };
     let Measured { summaries, folder, interrupted } = execute(&args.spec()?, destination, true)?;
     let printed = report::print(&summaries, args.output, std::io::stdout().lock());
+    announce(&folder);
     if interrupted {
         // A terminal that was closed takes no report.
         return Err(partial(&folder));
     }
     printed?;
-    note(&format!("results in {}", folder.display()));
     if summaries.iter().all(|summary| summary.completed == 0) {
         let reason = summaries.iter().find_map(|summary| summary.first_error.clone()).unwrap_or_default();
         anyhow::bail!("no request completed: {reason}");
@@ -77,6 +77,11 @@ pub(crate) fn measure(spec: &RunSpec, destination: Destination<'_>) -> anyhow::R
         return Err(partial(&folder));
     }
     Ok(summaries)
+}
+
+/// Where the results are; nobody should have to look for them.
+fn announce(folder: &Path) {
+    say(&format!("results in {}", folder.display()));
 }
 
 fn partial(folder: &Path) -> anyhow::Error {
@@ -111,7 +116,7 @@ fn execute(spec: &RunSpec, destination: Destination<'_>, tells: bool) -> anyhow:
     let mut measured = Measured { summaries: Vec::new(), folder, interrupted: false };
     for cell in &cells {
         let dir = if cells.len() == 1 { measured.folder.clone() } else { measured.folder.join(&cell.label) };
-        let (summary, interrupted) = run.cell(cell, &dir)?;
+        let (summary, interrupted) = run.cell(cell, &dir).inspect_err(|_| announce(&measured.folder))?;
         measured.summaries.push(summary);
         measured.interrupted = interrupted;
         if interrupted {
@@ -128,7 +133,7 @@ fn check_folder(spec: &RunSpec, destination: Destination<'_>, cells: usize) -> a
         Destination::Folder(given) => return results::check_root(given, false),
         Destination::Resume(dir) => dir,
     };
-    for (key, given) in [("trace", spec.trace), ("profile", spec.profile)] {
+    for (key, given) in [("trace", spec.trace), ("timeline", spec.timeline)] {
         if given {
             return Err(usage(format!("--{key} describes one trial from its beginning, without --resume")));
         }

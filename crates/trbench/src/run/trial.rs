@@ -16,8 +16,8 @@ use super::cell::Cell;
 use super::judge::{self, Transcript};
 use super::load::{self, Load, Outcome, Pace};
 use super::log::RunLog;
-use super::profile;
 use super::resume::Earlier;
+use super::timeline;
 use crate::dataset::Item;
 use crate::files::write_file;
 use crate::interrupt;
@@ -129,6 +129,7 @@ impl Run<'_> {
             pace: self.pace(cell, &done, spec.seed.wrapping_add(trial as u64)),
             log: Some(&log),
             thresholds: &thresholds_of_rows(cell, &backend),
+            all_large: cell.is_large,
             label: if spec.trials > 1 { format!("{}, trial {}", cell.label, trial + 1) } else { cell.label.clone() },
         };
         let outcome = runtime.block_on(load::drive(&backend, &load, spec));
@@ -136,8 +137,8 @@ impl Run<'_> {
         if spec.trace {
             crate::trace::write(dir, &outcome.traces)?;
         }
-        if let (true, Backend::Engine(engine)) = (spec.profile, &backend) {
-            profile::write(dir, engine)?;
+        if let (true, Backend::Engine(engine)) = (spec.timeline, &backend) {
+            timeline::write(dir, engine)?;
         }
         add_models(&mut progress.models, backend.stats(), before);
         progress.add(trial, outcome);
@@ -165,7 +166,7 @@ impl Run<'_> {
         let bar = spinner("loading models");
         let start = Instant::now();
         let mut config = config.clone();
-        config.system.profile |= self.spec.profile;
+        config.system.profile |= self.spec.timeline;
         let engine = match self.replay {
             Some(replay) => Engine::launch_with(&config, &|_| Ok(Box::new(replay.clone())))?,
             None => Engine::launch(&config)?,
@@ -192,6 +193,7 @@ impl Run<'_> {
             pace: Pace::Closed(cell.concurrency),
             log: None,
             thresholds: "",
+            all_large: false,
             label: format!("{}, warm-up", cell.label),
         };
         load::drive(backend, &load, self.spec).await

@@ -147,9 +147,9 @@ pub struct RunSpec {
     /// Whether every step of every request is written to `trace.jsonl`.
     #[serde(deserialize_with = "lenient::one")]
     pub trace: bool,
-    /// Whether what every subserver does when is written to `profile.json`.
-    #[serde(deserialize_with = "lenient::one")]
-    pub profile: bool,
+    /// Whether what every subserver does when is written to `timeline.json`; earlier specs call it `profile`.
+    #[serde(deserialize_with = "lenient::one", alias = "profile")]
+    pub timeline: bool,
 }
 
 impl Default for RunSpec {
@@ -186,7 +186,7 @@ impl Default for RunSpec {
             save_detailed: false,
             judge: None,
             trace: false,
-            profile: false,
+            timeline: false,
         }
     }
 }
@@ -268,7 +268,7 @@ impl RunSpec {
                 return Err(usage(format!("--{key} {why}")));
             }
         }
-        for (key, given) in [("trace", self.trace), ("profile", self.profile)] {
+        for (key, given) in [("trace", self.trace), ("timeline", self.timeline)] {
             if given && self.trials > 1 {
                 return Err(usage(format!("--{key} describes one trial from its beginning, without --trials")));
             }
@@ -294,7 +294,7 @@ impl RunSpec {
             ("replay", self.replay.is_some()),
             ("judge", self.judge.is_some()),
             ("trace", self.trace),
-            ("profile", self.profile),
+            ("timeline", self.timeline),
         ];
         if let Some((key, _)) = engines.iter().find(|(_, given)| *given) {
             return Err(usage(format!("--{key} needs an engine in this process, it does not go with --endpoint")));

@@ -78,12 +78,12 @@ prop_compose! {
 /// With an engine in this process, or with servers.
 fn backend() -> impl Strategy<Value = RunSpec> {
     let engine = (path(), path(), prop::option::of(name()), any::<bool>(), any::<bool>()).prop_map(
-        |(calibration, replay, judge, trace, profile)| RunSpec {
+        |(calibration, replay, judge, trace, timeline)| RunSpec {
             calibration,
             replay,
             judge,
             trace,
-            profile,
+            timeline,
             ..RunSpec::default()
         },
     );
@@ -116,7 +116,7 @@ pub(crate) fn specs() -> impl Strategy<Value = RunSpec> {
         replay: backend.replay,
         judge: backend.judge,
         trace: backend.trace,
-        profile: backend.profile,
+        timeline: backend.timeline,
         endpoint: backend.endpoint,
         model: backend.model,
         slo_ttft_ms: limits[0],
