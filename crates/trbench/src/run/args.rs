@@ -18,7 +18,7 @@ pub struct RunArgs {
     flags: SpecFlags,
     /// Header of every request to `--endpoint`, such as `api-key: SECRET`; once for every header. `OPENAI_API_KEY` in the
     /// environment is sent as `Authorization: Bearer` without it. Neither is written anywhere.
-    #[arg(long, value_name = "NAME: VALUE", hide_env_values = true)]
+    #[arg(long, value_name = "NAME: VALUE")]
     header: Vec<String>,
     /// Take everything that defines the run from this file (JSON or YAML) instead of from flags: the `spec` of
     /// `trbench scenario cells` or of a `manifest.json`. Only `--output-dir`, `--resume`, `--output`
