@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Subcommand;
 use comfy_table::{CellAlignment, Table, presets};
 
@@ -37,6 +37,9 @@ pub fn run(command: &DatasetsCommand) -> anyhow::Result<ExitCode> {
             if !report.errors.is_empty() {
                 return Err(report.refusal());
             }
+            if report.stats.sessions == 0 {
+                bail!("`{}`: the data set is empty", report.file);
+            }
         }
         DatasetsCommand::Fetch(args) => writeln!(out, "{}", download::fetch(args)?.display())?,
     }
@@ -55,6 +58,9 @@ fn print(report: &Report, out: &mut impl Write) -> anyhow::Result<()> {
         stats.requests(),
         stats.answers
     )?;
+    if stats.ungradable > 0 {
+        writeln!(out, "answers that are no integers: {}; these requests are run and not graded", stats.ungradable)?;
+    }
     let fields: Vec<_> =
         stats.fields.iter().map(|((purpose, field), count)| format!("{purpose} from `{field}` ({count})")).collect();
     writeln!(out, "fields: {}", if fields.is_empty() { "none".into() } else { fields.join(", ") })?;

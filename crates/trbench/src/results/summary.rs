@@ -52,6 +52,9 @@ pub struct Summary {
     pub correct: usize,
     /// See `correct`.
     pub graded: usize,
+    /// Items of the data set whose answers are no integers: nothing is graded there.
+    #[serde(default)]
+    pub ungradable: usize,
     /// One entry per model; empty for endpoints.
     pub models: Vec<ModelSummary>,
     /// What the engine decided at launch, or the endpoint.
@@ -257,6 +260,7 @@ impl Summary {
             handoffs_per_token: handoffs.filter(|_| output > 0).map(|handoffs| handoffs as f64 / output as f64),
             correct: records.iter().filter(|record| record.correct == Some(true)).count(),
             graded: records.iter().filter(|record| record.correct.is_some()).count(),
+            ungradable: 0,
             models: models.unwrap_or_default(),
             server_info,
             first_error: records.iter().find_map(|record| record.error.clone()),

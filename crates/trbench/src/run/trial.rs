@@ -176,6 +176,7 @@ impl Run<'_> {
         summary.interrupted = progress.interrupted;
         summary.load = spec.load();
         summary.warmup = spec.warmup;
+        summary.ungradable = self.items.iter().filter(|item| item.prompt.ungradable).count();
         summary.entry = backend.models().map_or(0, |(_, entry)| entry);
         summary
     }
