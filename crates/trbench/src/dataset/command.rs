@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Subcommand;
 use comfy_table::{CellAlignment, Table, presets};
 
@@ -34,11 +34,8 @@ pub fn run(command: &DatasetsCommand) -> anyhow::Result<ExitCode> {
         DatasetsCommand::Check { file } => {
             let report = survey(file)?;
             print(&report, &mut out)?;
-            if !report.errors.is_empty() {
+            if !report.is_valid() {
                 return Err(report.refusal());
-            }
-            if report.stats.sessions == 0 {
-                bail!("`{}`: the data set is empty", report.file);
             }
         }
         DatasetsCommand::Fetch(args) => writeln!(out, "{}", download::fetch(args)?.display())?,
