@@ -8,7 +8,7 @@
 //! ```text
 //! edge        cli
 //!   |
-//! commands    figures optimize sweep serve nodes soak simulate draft train convert gpu plan_memory
+//! commands    figures optimize sweep serve nodes soak simulate draft train convert gpu plan_memory doctor
 //!   |
 //! measuring   run predict compare report trace offline
 //!   |
@@ -25,6 +25,7 @@ pub mod convert;
 pub mod dataset;
 pub mod device;
 pub mod digest;
+pub mod doctor;
 pub mod draft;
 pub mod error;
 pub mod fetch;

@@ -30,7 +30,7 @@ pub struct Record {
     /// Time spent ready in the buffers of the models, waiting for batches to be launched.
     #[serde(alias = "admission_wait_ms")]
     pub buffer_wait_ms: Option<f64>,
-    /// `stop`, `length`, `cancelled` or `error`.
+    /// `stop`, `length`, `cancelled` or `error`; other names of servers, such as `content_filter`, stay as they are.
     pub finish_reason: String,
     /// What went wrong.
     pub error: Option<String>,

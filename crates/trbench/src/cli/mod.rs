@@ -10,7 +10,7 @@ use tokenrouter_engine::EngineError;
 
 use crate::error::{INTERRUPTED, Interrupted, UsageError};
 use crate::{
-    compare, convert, dataset, draft, fetch, figures, gpu, nodes, optimize, plan_memory, predict, report, run, serve,
+    compare, convert, dataset, doctor, draft, fetch, figures, gpu, nodes, optimize, plan_memory, predict, report, run, serve,
     simulate, soak, sweep, trace, train,
 };
 
@@ -77,6 +77,8 @@ enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
+    /// Say what this machine has and what is missing: cores, instructions, memory, GPUs, cache, demo model.
+    Doctor(doctor::DoctorArgs),
     /// Run the scheduler under virtual time, random schedules and faults, and check what it promises.
     Simulate(simulate::SimulateArgs),
     /// Overload a routed system, cancel some requests, and check that nothing is lost.
@@ -143,6 +145,7 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::MakeDraft(args) => draft::run(&args),
         Command::TrainRouter(args) => train::run(&args),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::PlanMemory(args) => plan_memory::run(&args),

@@ -72,6 +72,8 @@ pub struct Turn {
     end: usize,
     /// The right answer, when there is one.
     pub answer: Option<i64>,
+    /// Whether the record has an answer that is no integer: it cannot be graded.
+    pub ungradable: bool,
 }
 
 impl Turn {
@@ -86,7 +88,7 @@ impl Turn {
             let words: Vec<&str> = message.content.split_inclusive(char::is_whitespace).rev().collect();
             ChatMessage { role: message.role.clone(), content: words.concat() }
         };
-        Self { history: self.messages().iter().map(reverse).collect(), end: self.end, answer: None }
+        Self { history: self.messages().iter().map(reverse).collect(), end: self.end, answer: None, ungradable: false }
     }
 
     /// What the assistant wrote here when the session was recorded.
@@ -312,7 +314,7 @@ pub fn load(source: &Source, most: Option<usize>) -> Result<(String, Vec<Session
     let file = reader.file.clone();
     let sessions = take(reader, kinds, most)?;
     if sessions.is_empty() {
-        return Err(DatasetError::new(&file, Place::File, "the data set has no records"));
+        return Err(DatasetError::new(&file, Place::File, "the data set is empty"));
     }
     Ok((name, sessions))
 }

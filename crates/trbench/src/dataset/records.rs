@@ -76,7 +76,7 @@ pub(super) fn from_text(text: impl Into<Cow<'static, str>>, file: &str) -> Resul
     let lines = Lines { text: text.into(), at: 0, number: 0, file: file.to_owned() };
     let content = lines.text.trim_start_matches('\u{feff}').trim();
     let Some(first) = content.lines().next() else {
-        return Err(DatasetError::new(file, Place::File, "the data set is empty"));
+        return Ok(Records { container: Container::Lines, iter: Box::new(std::iter::empty()) });
     };
     let alone = first.len() == content.len();
     match serde_json::from_str(first) {
@@ -123,9 +123,6 @@ fn whole(value: Value, file: &str) -> Result<Records, DatasetError> {
             return Err(DatasetError::new(file, Place::File, what));
         }
     };
-    if list.is_empty() {
-        return Err(DatasetError::new(file, Place::File, "the data set is empty"));
-    }
     let file = file.to_owned();
     let iter = list.into_iter().zip(1..).map(move |(value, number)| {
         let place = if container == Container::Object { Place::File } else { Place::Entry(number) };

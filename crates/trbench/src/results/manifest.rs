@@ -122,7 +122,7 @@ impl Manifest {
         Self {
             schema_version: 1,
             date_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-            command: std::env::args().collect(),
+            command: spec::without_secrets(std::env::args()),
             version: env!("CARGO_PKG_VERSION"),
             git_revision: git_revision(),
             spec: RunSpec { max_tokens: Some(spec.max_tokens()), ..spec.clone() },
@@ -193,7 +193,7 @@ pub(crate) fn origin(files: &[PathBuf]) -> Value {
     json!({
         "schema_version": 1,
         "date_unix_s": SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-        "command": std::env::args().collect::<Vec<_>>(),
+        "command": spec::without_secrets(std::env::args()),
         "version": env!("CARGO_PKG_VERSION"),
         "git_revision": git_revision(),
         "files_sha256": digests,

@@ -60,6 +60,9 @@ pub struct Summary {
     /// Answers that ended because they had `max_tokens` tokens.
     #[serde(default)]
     pub cut: usize,
+    /// Items of the data set whose answers are no integers: nothing is graded there.
+    #[serde(default)]
+    pub ungradable: usize,
     /// One entry per model; empty for endpoints.
     pub models: Vec<ModelSummary>,
     /// What the engine decided at launch, or the endpoint.
@@ -276,6 +279,7 @@ impl Summary {
             correct: records.iter().filter(|record| record.correct == Some(true)).count(),
             graded: records.iter().filter(|record| record.correct.is_some()).count(),
             cut: records.iter().filter(|record| record.finish_reason == "length").count(),
+            ungradable: 0,
             models: models.unwrap_or_default(),
             server_info,
             first_error: records.iter().find_map(|record| record.error.clone()),

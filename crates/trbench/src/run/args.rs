@@ -16,9 +16,13 @@ use crate::terminal::Format;
 pub struct RunArgs {
     #[command(flatten)]
     flags: SpecFlags,
+    /// Header of every request to `--endpoint`, such as `api-key: SECRET`; once for every header. `OPENAI_API_KEY` in the
+    /// environment is sent as `Authorization: Bearer` without it. Neither is written anywhere.
+    #[arg(long, value_name = "NAME: VALUE")]
+    header: Vec<String>,
     /// Take everything that defines the run from this file (JSON or YAML) instead of from flags: the `spec` of
-    /// `trbench scenario cells` or of a `manifest.json`. Only `--out`, `--overwrite`, `--resume` and `--output` go with
-    /// it.
+    /// `trbench scenario cells` or of a `manifest.json`. Only `--out`, `--overwrite`, `--resume`, `--output` and `--header`
+    /// go with it.
     #[arg(long, value_name = "FILE", conflicts_with = "SpecFlags")]
     spec: Option<PathBuf>,
     /// Folder for results [default: results/DATE-WORKLOAD, the date and time in UTC]. One that holds a run is refused.
@@ -221,10 +225,12 @@ impl RunArgs {
     /// # Errors
     /// A usage error when a spec file cannot be read.
     pub fn spec(&self) -> anyhow::Result<RunSpec> {
-        match &self.spec {
-            Some(path) => RunSpec::read(path),
-            None => Ok(self.flags.clone().into()),
-        }
+        let mut spec = match &self.spec {
+            Some(path) => RunSpec::read(path)?,
+            None => self.flags.clone().into(),
+        };
+        spec.headers = spec::Headers::parse(&self.header).map_err(crate::error::usage)?;
+        Ok(spec)
     }
 }
 
@@ -264,6 +270,7 @@ impl From<SpecFlags> for RunSpec {
             replay: flags.replay,
             endpoint: flags.endpoint,
             model: flags.model,
+            headers: spec::Headers::default(),
             judge: flags.judge,
             trace: flags.trace,
             timeline: flags.timeline,

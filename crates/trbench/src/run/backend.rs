@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
@@ -17,9 +16,6 @@ use super::remote::Remote;
 use super::reply::{Reply, tokens};
 use crate::spec::{Named, RunSpec};
 use crate::trace::TraceStep;
-
-/// Longest time without a byte from a server.
-const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Answers requests.
 pub(super) enum Backend {
@@ -36,8 +32,7 @@ pub(super) enum Backend {
 impl Backend {
     /// The servers of `--endpoint`; those of single models need the configuration.
     pub(super) fn servers(spec: &RunSpec, config: Option<&Config>) -> anyhow::Result<Self> {
-        let client =
-            reqwest::Client::builder().read_timeout(READ_TIMEOUT).build().context("cannot make an HTTP client")?;
+        let client = http::client(&spec.headers)?;
         let by_model = |list: &[Named]| list.iter().map(|n| (n.model.clone(), n.value.clone())).collect();
         let (urls, models): (HashMap<_, _>, HashMap<_, _>) = (by_model(&spec.endpoint), by_model(&spec.model));
         match config {

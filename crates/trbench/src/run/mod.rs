@@ -3,6 +3,7 @@
 mod args;
 mod backend;
 mod cell;
+mod chunk;
 mod completion;
 mod fit;
 mod http;

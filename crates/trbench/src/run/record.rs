@@ -19,7 +19,8 @@ pub(super) struct Place {
 
 pub(super) fn record(place: Place, item: &Item, (reply, elapsed): (&Reply, Duration), thresholds: &str) -> Record {
     let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
-    let complete = matches!(reply.finish_reason.as_str(), "stop" | "length");
+    // Servers have names of their own for how an answer is complete.
+    let complete = reply.error.is_none() && !matches!(reply.finish_reason.as_str(), "" | "cancelled" | "error");
     let e2el = complete.then(|| ms(elapsed));
     let ttft = reply.first_token.map(ms);
     let answer = if complete { grade::extract_answer(&reply.text) } else { None };

@@ -97,6 +97,7 @@ impl Remote {
                 model: models.get(name).or(models.get("")).cloned().unwrap_or_else(|| "default".into()),
                 name: name.clone(),
                 gives_ids: std::cell::Cell::new(false),
+                refuses_ids: std::cell::Cell::new(false),
             })
         };
         let endpoints = names.iter().map(endpoint).collect::<anyhow::Result<Vec<_>>>()?;
@@ -189,7 +190,7 @@ impl Remote {
         let sampling = Sampling {
             max_tokens: Some(visit.wanted as u64),
             temperature: Some(f64::from(visit.sampling.temperature)),
-            seed: Some(visit.sampling.seed.wrapping_add(visit.key).into()),
+            seed: Some((visit.sampling.seed.wrapping_add(visit.key) & super::http::MAX_SEED).into()),
             ignore_eos: visit.sampling.ignore_eos,
             ..Sampling::default()
         };
@@ -209,7 +210,7 @@ impl Remote {
     ) -> Option<&'static str> {
         let &Visit { sampling, key, wanted } = visit;
         // An end token is a candidate, too, but not part of the answer.
-        let ended = answer.reason == "stop" && answer.tokens.len() < wanted;
+        let ended = answer.reason != "length" && answer.tokens.len() < wanted;
         let end = ended.then(|| Token { text: String::new(), id: None, entropy: f32::NAN });
         for (index, token) in answer.tokens.iter().chain(&end).take(wanted).enumerate() {
             let mut row = row(journey, sampling.seed, key);

@@ -224,6 +224,7 @@ impl Run<'_> {
         summary.interrupted = progress.interrupted;
         summary.load = spec.load();
         summary.warmup = spec.warmup;
+        summary.ungradable = self.items.iter().filter(|item| item.prompt.ungradable).count();
         summary.entry = cell.config.as_ref().map_or(0, Config::entry_index);
         summary.resumed = progress.resumed;
         summary.keep_percentiles(&spec.percentile_metrics, &progress.gaps);

@@ -2,6 +2,7 @@
 //! spec files become a [`RunSpec`]; manifests record it.
 
 mod arrivals;
+mod headers;
 mod lenient;
 mod overrides;
 mod system;
@@ -20,6 +21,8 @@ use crate::device::DeviceChoice;
 use crate::error::usage;
 
 pub use arrivals::Arrivals;
+pub(crate) use headers::without_secrets;
+pub use headers::{Headers, KEY_VARIABLE};
 pub use overrides::Overrides;
 pub(crate) use overrides::fields;
 pub use system::System;
@@ -80,6 +83,9 @@ pub struct RunSpec {
     /// Names of the models at these servers.
     #[serde(deserialize_with = "lenient::list")]
     pub model: Vec<Named>,
+    /// What is sent to servers besides. It is never written, so a spec file has none.
+    #[serde(skip)]
+    pub headers: Headers,
 
     /// Which workload.
     #[serde(deserialize_with = "lenient::one")]
@@ -165,6 +171,7 @@ impl Default for RunSpec {
             replay: None,
             endpoint: Vec::new(),
             model: Vec::new(),
+            headers: Headers::default(),
             workload: Workload::Aime,
             dataset_path: None,
             num_prompts: NumPrompts::First(16),
@@ -287,6 +294,9 @@ impl RunSpec {
             }
         }
         if self.endpoint.is_empty() {
+            if !self.headers.is_empty() {
+                return Err(usage("--header is for servers, it needs --endpoint"));
+            }
             return Ok(());
         }
         let engines = [
