@@ -28,8 +28,11 @@ pub struct CompareArgs {
 }
 
 /// What is compared: name in `summary.json`, words, whether more is better.
-const METRICS: [(&str, &str, bool); 3] =
-    [("output_throughput", "tokens/s", true), ("mean_tpot_ms", "ms per token", false), ("mean_ttft_ms", "ttft ms", false)];
+const METRICS: [(&str, &str, bool); 3] = [
+    ("output_throughput", "tokens/s", true),
+    ("mean_tpot_ms", "ms per token", false),
+    ("mean_ttft_ms", "ttft ms", false),
+];
 
 /// One line of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -142,7 +145,10 @@ fn obstacles(a: &Found, b: &Found) -> Vec<Obstacle> {
     match results::differences(a, b) {
         Ok(differences) => differences
             .into_iter()
-            .map(|results::Difference { field, old, new }| Obstacle { words: format!("`{field}` is {old} and {new}"), field })
+            .map(|results::Difference { field, old, new }| Obstacle {
+                words: format!("`{field}` is {old} and {new}"),
+                field,
+            })
             .collect(),
         Err(words) => vec![Obstacle { field: "manifest.json".into(), words }],
     }
@@ -242,7 +248,8 @@ fn print(lines: &[Difference], format: Format, mut out: impl Write) -> anyhow::R
             csv.flush()?;
         }
         Format::Table | Format::Md => {
-            let rows = lines.iter().enumerate().map(|(at, line)| row(line, at.checked_sub(1).map(|before| &lines[before])));
+            let rows =
+                lines.iter().enumerate().map(|(at, line)| row(line, at.checked_sub(1).map(|before| &lines[before])));
             writeln!(out, "{}\n\n{}", plain_table(&HEADINGS, rows, format), notes(lines))?;
         }
     }

@@ -107,7 +107,8 @@ impl TrialSummary {
 }
 
 /// What intervals are given of.
-pub(crate) const NAMES: [&str; 5] = ["output_throughput", "request_goodput", "mean_ttft_ms", "mean_tpot_ms", "mean_e2el_ms"];
+pub(crate) const NAMES: [&str; 5] =
+    ["output_throughput", "request_goodput", "mean_ttft_ms", "mean_tpot_ms", "mean_e2el_ms"];
 
 /// A mean over trials, with its 95 % interval (Student's, trials taken as independent).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

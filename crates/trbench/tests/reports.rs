@@ -169,7 +169,9 @@ fn what_is_not_comparable_is_refused_by_name() {
         manifest["max_tokens"] = json!(96);
     });
     let message = refused(&["compare", ASYNC, path(&other)]);
-    for wanted in ["`cpu` is \"AMD EPYC\" and \"Intel Xeon\"", "`seed` is 0 and 7", "`max_tokens` is 48 and 96", "--force"] {
+    for wanted in
+        ["`cpu` is \"AMD EPYC\" and \"Intel Xeon\"", "`seed` is 0 and 7", "`max_tokens` is 48 and 96", "--force"]
+    {
         assert!(message.contains(wanted), "`{wanted}` is not in {message}");
     }
     assert!(!message.contains("`cores`"), "{message}");

@@ -10,8 +10,8 @@ use tokenrouter_engine::EngineError;
 
 use crate::error::{INTERRUPTED, Interrupted, UsageError};
 use crate::{
-    compare, convert, dataset, doctor, draft, fetch, figures, gpu, nodes, optimize, plan_memory, predict, report, run, serve,
-    simulate, soak, sweep, trace, train,
+    compare, convert, dataset, doctor, draft, fetch, figures, gpu, nodes, optimize, plan_memory, predict, report, run,
+    serve, simulate, soak, sweep, trace, train,
 };
 
 /// Token-level LLM routing: benchmark, serve, and model the throughput.
@@ -194,7 +194,8 @@ fn config(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
         }
         ConfigCommand::Check { files } => {
             for file in files {
-                let config = tokenrouter_engine::runnable::check(&tokenrouter_engine::config::Document::from_file(file)?)?;
+                let config =
+                    tokenrouter_engine::runnable::check(&tokenrouter_engine::config::Document::from_file(file)?)?;
                 writeln!(out, "{}: ok, models {}", file.display(), config.model_names().join(", "))?;
             }
         }

@@ -21,14 +21,16 @@ pub fn extract_answer(text: &str) -> Option<i64> {
         return parse_integer(content);
     }
     // What was thought before the answer is no answer, unless there is nothing else.
-    let said = text.rsplit_once("</think>").map(|(_, said)| said).filter(|said| !said.trim().is_empty()).unwrap_or(text);
+    let said =
+        text.rsplit_once("</think>").map(|(_, said)| said).filter(|said| !said.trim().is_empty()).unwrap_or(text);
     announced(said).or_else(|| number::last(said))
 }
 
 /// The content of the last box that is closed and not empty.
 pub fn last_box(text: &str) -> Option<&str> {
     let opens = BOXES.iter().flat_map(|command| text.match_indices(command));
-    let mut boxes: Vec<_> = opens.filter_map(|(at, command)| Some((at, content(&text[at + command.len()..])?))).collect();
+    let mut boxes: Vec<_> =
+        opens.filter_map(|(at, command)| Some((at, content(&text[at + command.len()..])?))).collect();
     boxes.retain(|(_, content)| !content.trim().is_empty());
     boxes.sort_unstable_by_key(|(at, _)| *at);
     boxes.last().map(|(_, content)| *content)

@@ -26,7 +26,14 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "SpecFlags")]
     spec: Option<PathBuf>,
     /// Folder for results [default: results/DATE-WORKLOAD, the date and time in UTC]. One that holds a run is refused.
-    #[arg(long = "out", short = 'o', alias = "output-dir", visible_alias = "result-dir", env = "TRBENCH_OUT", value_name = "DIR")]
+    #[arg(
+        long = "out",
+        short = 'o',
+        alias = "output-dir",
+        visible_alias = "result-dir",
+        env = "TRBENCH_OUT",
+        value_name = "DIR"
+    )]
     pub(super) output_dir: Option<PathBuf>,
     /// Replace the run that the output folder holds.
     #[arg(long, env = "TRBENCH_OVERWRITE", conflicts_with = "resume")]
