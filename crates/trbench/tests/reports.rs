@@ -155,7 +155,7 @@ fn comparisons_show_the_numbers_of_the_report_in_one_table() {
     assert!(number("percent_high") - number("percent") > number("percent") - number("percent_low"));
     let table = ok(&["compare", ASYNC, DELAYED]);
     assert_narrow(&table);
-    assert_eq!(table.matches("delayed-c4 against async-c4").count(), 1, "{table}");
+    assert_eq!(table.matches("delayed-c4 (B) against async-c4 (A)").count(), 1, "{table}");
     assert!(table.contains("faster") && table.contains(" to "), "{table}");
     let rows = csv(&ok(&["compare", ASYNC, DELAYED, "--output", "csv"]));
     assert_eq!(rows[0]["percent"].as_str().and_then(|text| text.parse().ok()), lines[0]["percent"].as_f64());
