@@ -29,8 +29,11 @@ pub struct CompareArgs {
 }
 
 /// What is compared: name in `summary.json`, words, whether more is better.
-const METRICS: [(&str, &str, bool); 3] =
-    [("output_throughput", "tokens/s", true), ("mean_tpot_ms", "ms per token", false), ("mean_ttft_ms", "ttft ms", false)];
+const METRICS: [(&str, &str, bool); 3] = [
+    ("output_throughput", "tokens/s", true),
+    ("mean_tpot_ms", "ms per token", false),
+    ("mean_ttft_ms", "ttft ms", false),
+];
 
 /// One line of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -56,11 +56,7 @@ fn an_emulated_run_writes_its_files_and_reports_say_emulated() {
     // The same seed gives the same routing, whatever the timing was.
     let again = tempfile::tempdir().expect("a folder");
     let other = again.path().to_str().expect("utf-8");
-    assert!(
-        run(&["run", "-c", EMULATED, "--num-prompts", "6", "--max-tokens", "8", "--out", other])
-            .status
-            .success()
-    );
+    assert!(run(&["run", "-c", EMULATED, "--num-prompts", "6", "--max-tokens", "8", "--out", other]).status.success());
     let handoffs = |dir: &Path| -> Vec<String> {
         let text = std::fs::read_to_string(dir.join("result.csv")).expect("result.csv");
         text.lines().skip(1).map(|line| line.split(',').nth(10).expect("handoffs").to_owned()).collect()
@@ -149,10 +145,7 @@ fn bad_input_is_named_and_exits_with_2() {
         (vec!["run", "-c", EMULATED, "--concurrency", "0"], vec!["--concurrency", "0 is not in 1..=4096"]),
         (vec!["run", "-c", EMULATED, "--num-prompts", "none"], vec!["`all`"]),
         (vec!["run", "-c", EMULATED, "--system", "single:huge"], vec!["`single:huge`", "small, large"]),
-        (
-            vec!["run", "-c", EMULATED, "--out", &blocked],
-            vec!["cannot write to the output folder", "file/results"],
-        ),
+        (vec!["run", "-c", EMULATED, "--out", &blocked], vec!["cannot write to the output folder", "file/results"]),
         (vec!["run", "--endpoint", "ftp://x"], vec!["ftp://x", "`http`"]),
         (
             vec!["run", "-c", EMULATED, "--set", "system.max_active=many"],

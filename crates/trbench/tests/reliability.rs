@@ -31,7 +31,19 @@ fn a_simulation_holds_and_says_what_it_saw() {
 
 #[test]
 fn faults_and_requests_can_be_chosen() {
-    let output = trbench(&["simulate", "--seeds", "1", "--seed", "5", "--faults", "none", "--requests", "0", "--output", "json"]);
+    let output = trbench(&[
+        "simulate",
+        "--seeds",
+        "1",
+        "--seed",
+        "5",
+        "--faults",
+        "none",
+        "--requests",
+        "0",
+        "--output",
+        "json",
+    ]);
     let report = json(&output);
     assert!(output.status.success(), "{report}");
     let ended = ["requests_completed", "requests_failed_by_loss"].map(|name| report[name].as_u64());

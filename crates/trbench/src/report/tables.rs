@@ -29,8 +29,7 @@ fn tables(summaries: &[Summary], format: Format) -> String {
     parts.join("\n\n") + "\n"
 }
 
-const SPEED: [&str; 7] =
-    ["system", "tokens/s", "x large alone", "ms per token", "ttft ms", "e2el ms", "large share"];
+const SPEED: [&str; 7] = ["system", "tokens/s", "x large alone", "ms per token", "ttft ms", "e2el ms", "large share"];
 
 fn speed(summary: &Summary, all: &[Summary]) -> [String; 7] {
     [
@@ -102,7 +101,9 @@ fn ratio_to_large(summary: &Summary, all: &[Summary]) -> Option<f64> {
     let routed = all.iter().find(|other| other.models.len() > 1);
     let alone = |other: &&Summary| {
         let [model] = &other.models[..] else { return false };
-        let last = |routed: &Summary| routed.models.iter().enumerate().rfind(|(at, _)| *at != routed.entry).map(|(_, m)| m.name.clone());
+        let last = |routed: &Summary| {
+            routed.models.iter().enumerate().rfind(|(at, _)| *at != routed.entry).map(|(_, m)| m.name.clone())
+        };
         let large = match routed.and_then(last) {
             Some(large) => large == model.name,
             None => other.llm_ratio == Some(1.0),
@@ -141,7 +142,9 @@ const ROUTING: [&str; 6] = ["model", "P row", "C row", "mean run", "geometric p"
 fn routing(summary: &Summary, model: &ModelSummary) -> [String; 6] {
     // A system of one model goes nowhere.
     let routed = summary.models.len() > 1;
-    let row = |values: &[f64], intervals: &[Option<[f64; 2]>]| if routed { matrix_row(values, intervals) } else { "-".into() };
+    let row = |values: &[f64], intervals: &[Option<[f64; 2]>]| {
+        if routed { matrix_row(values, intervals) } else { "-".into() }
+    };
     [
         format!("{} {}", summary.label, model.name),
         row(&model.p_row, &model.p_interval),
@@ -207,7 +210,9 @@ fn notes(summaries: &[Summary]) -> Vec<String> {
             "{label}: {count} requests were measured before an interruption; its models' columns lack them."
         ));
     }
-    notes.extend(summaries.iter().find_map(|summary| summary.first_error.as_ref()).map(|error| format!("first error: {error}")));
+    notes.extend(
+        summaries.iter().find_map(|summary| summary.first_error.as_ref()).map(|error| format!("first error: {error}")),
+    );
     notes
 }
 
@@ -228,7 +233,8 @@ fn answers(summaries: &[Summary]) -> Option<String> {
 }
 
 fn client(summaries: &[Summary]) -> Option<String> {
-    let busy = summaries.iter().filter_map(|summary| summary.client_busy).max_by(f64::total_cmp).filter(|busy| *busy > 0.0)?;
+    let busy =
+        summaries.iter().filter_map(|summary| summary.client_busy).max_by(f64::total_cmp).filter(|busy| *busy > 0.0)?;
     let lag = summaries.iter().filter_map(|summary| summary.max_client_lag_ms).max_by(f64::total_cmp);
     let lag = lag.map(|lag| format!(", and sent requests at most {lag:.1} ms late")).unwrap_or_default();
     Some(format!("client: busy {:.1} % of the time at most{lag}.", 100.0 * busy))

@@ -20,7 +20,9 @@ const OF_ENGINES: [&str; 4] = ["config_sha256", "config", "set", "calibration_sh
 pub(crate) fn differences(a: &Found, b: &Found) -> Result<Vec<Difference>, String> {
     let mut found = of_summaries(a, b);
     let manifest = |of: &'_ Found| {
-        of.manifest.clone().ok_or_else(|| format!("`{}` has no `manifest.json`: what it measured is not known", of.path.display()))
+        of.manifest
+            .clone()
+            .ok_or_else(|| format!("`{}` has no `manifest.json`: what it measured is not known", of.path.display()))
     };
     let (a, b) = (manifest(a)?, manifest(b)?);
     let between = |keys: &[&str]| -> Vec<Difference> {
@@ -32,7 +34,8 @@ pub(crate) fn differences(a: &Found, b: &Found) -> Result<Vec<Difference>, Strin
         return Ok(found);
     }
     let read = |manifest: &Value| {
-        serde_json::from_value::<RunSpec>(manifest["spec"].clone()).map_err(|error| format!("`spec` of a manifest: {error}"))
+        serde_json::from_value::<RunSpec>(manifest["spec"].clone())
+            .map_err(|error| format!("`spec` of a manifest: {error}"))
     };
     let (spec_a, spec_b) = (read(&a)?, read(&b)?);
     let whole_server = |spec: &RunSpec| !spec.endpoint.is_empty() && !spec.hops();

@@ -71,7 +71,8 @@ impl std::fmt::Display for Difference {
 }
 
 /// Settings that may change between the parts of a run: they do not change what is measured.
-pub(super) const FREE: [&str; 8] = ["version", "endpoint", "trials", "slo-ttft-ms", "slo-tpot-ms", "judge", "trace", "timeline"];
+pub(super) const FREE: [&str; 8] =
+    ["version", "endpoint", "trials", "slo-ttft-ms", "slo-tpot-ms", "judge", "trace", "timeline"];
 
 /// Digests of what is read, and the settings that say what is read. Those matter only where the content differs: a file
 /// may have moved.

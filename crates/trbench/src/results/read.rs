@@ -105,7 +105,9 @@ mod tests {
     fn rows_alone_give_the_throughput_of_their_trials() {
         let file = tempfile::Builder::new().suffix(".csv").tempfile().expect("a file");
         let mut csv = csv::Writer::from_path(file.path()).expect("writable");
-        for (trial, id, start, e2el, tokens) in [(0, 0, 0.0, 1000.0, 30), (0, 1, 500.0, 1500.0, 50), (1, 0, 0.0, 4000.0, 80)] {
+        for (trial, id, start, e2el, tokens) in
+            [(0, 0, 0.0, 1000.0, 30), (0, 1, 500.0, 1500.0, 50), (1, 0, 0.0, 4000.0, 80)]
+        {
             let record = Record {
                 id,
                 trial,

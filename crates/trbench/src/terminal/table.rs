@@ -69,7 +69,8 @@ fn without_empty_columns(lines: &[Vec<String>]) -> Vec<Vec<String>> {
 
 /// Rows as columns, in blocks that fit.
 fn turned(lines: &[Vec<String>]) -> String {
-    let columns: Vec<usize> = lines.iter().map(|line| line.iter().map(|cell| cell.chars().count()).max().unwrap_or(0)).collect();
+    let columns: Vec<usize> =
+        lines.iter().map(|line| line.iter().map(|cell| cell.chars().count()).max().unwrap_or(0)).collect();
     let mut blocks: Vec<Vec<usize>> = Vec::new();
     let mut used = WIDTH;
     for (row, wide) in columns.iter().enumerate().skip(1) {
@@ -129,12 +130,19 @@ mod tests {
 
     #[test]
     fn wide_tables_are_turned_and_stacked() {
-        let long = || rows(7).map(|[system, rate, failed, share]| [format!("{system}-{}", "x".repeat(20)), rate, failed, share.repeat(16)]);
+        let long = || {
+            rows(7).map(|[system, rate, failed, share]| {
+                [format!("{system}-{}", "x".repeat(20)), rate, failed, share.repeat(16)]
+            })
+        };
         let table = plain_table(&HEADINGS, long(), Format::Table);
         assert!(width(&table) <= WIDTH, "{table}");
         assert!(table.matches("tokens/s").count() > 1 && table.matches("system ").count() > 1, "blocks: {table}");
         for row in 0..7 {
-            assert!(table.contains(&format!("{}.25", row * 1000)) && table.contains(&format!("system-{row}-")), "{table}");
+            assert!(
+                table.contains(&format!("{}.25", row * 1000)) && table.contains(&format!("system-{row}-")),
+                "{table}"
+            );
         }
         // A single cell that does not fit is broken.
         let one = [["s".repeat(300), "1".into(), "2".into(), "3".into()]];
