@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::error::usage;
 use crate::results::{self, Found, Summary};
@@ -145,12 +146,20 @@ fn obstacles(a: &Found, b: &Found) -> Vec<Obstacle> {
     match results::differences(a, b) {
         Ok(differences) => differences
             .into_iter()
-            .map(|results::Difference { field, old, new }| Obstacle {
-                words: format!("`{field}` is {old} and {new}"),
-                field,
+            .map(|results::Difference { field, old, new }| {
+                let words = format!("`{field}` is {} and {}", shown(&field, &old), shown(&field, &new));
+                Obstacle { field, words }
             })
             .collect(),
         Err(words) => vec![Obstacle { field: "manifest.json".into(), words }],
+    }
+}
+
+/// A value in a message: the beginning of a digest, and everything else whole.
+fn shown(field: &str, value: &Value) -> String {
+    match value.as_str().filter(|_| field.ends_with("_sha256")) {
+        Some(digest) => digest.chars().take(12).collect(),
+        None => value.to_string(),
     }
 }
 
@@ -236,7 +245,7 @@ impl Change {
     }
 }
 
-const HEADINGS: [&str; 7] = ["B against A", "of", "A", "B", "change", "95 % interval", "B is"];
+const HEADINGS: [&str; 7] = ["system", "of", "A", "B", "change", "95 % interval", "B is"];
 
 /// Prints a comparison in a format.
 fn print(lines: &[Difference], format: Format, mut out: impl Write) -> anyhow::Result<()> {
@@ -248,21 +257,29 @@ fn print(lines: &[Difference], format: Format, mut out: impl Write) -> anyhow::R
             csv.flush()?;
         }
         Format::Table | Format::Md => {
-            let rows =
-                lines.iter().enumerate().map(|(at, line)| row(line, at.checked_sub(1).map(|before| &lines[before])));
-            writeln!(out, "{}\n\n{}", plain_table(&HEADINGS, rows, format), notes(lines))?;
+            writeln!(out, "{}\n\n{}", table(lines, format), notes(lines))?;
         }
     }
     Ok(())
 }
 
+/// One table. Two systems of different names are a single pair, whose names stand above it.
+fn table(lines: &[Difference], format: Format) -> String {
+    let rows = lines.iter().enumerate().map(|(at, line)| row(line, at.checked_sub(1).map(|before| &lines[before])));
+    let Some(pair) = lines.first().filter(|line| line.system_a != line.system_b) else {
+        return plain_table(&HEADINGS, rows, format);
+    };
+    let [_, headings @ ..] = HEADINGS;
+    let rows = rows.map(|[_, cells @ ..]| cells);
+    format!("{} (B) against {} (A)\n\n{}", pair.system_b, pair.system_a, plain_table(&headings, rows, format))
+}
+
 fn row(line: &Difference, before: Option<&Difference>) -> [String; 7] {
-    let name = systems(&line.system_a, &line.system_b);
-    let repeated = before.is_some_and(|before| systems(&before.system_a, &before.system_b) == name);
+    let repeated = before.is_some_and(|before| before.system_b == line.system_b);
     let words = METRICS.iter().find(|(name, ..)| *name == line.metric).map_or("", |(_, words, _)| words);
     let interval = line.percent_low.zip(line.percent_high);
     [
-        if repeated { String::new() } else { name },
+        if repeated { String::new() } else { line.system_b.clone() },
         words.to_owned(),
         number(Some(line.a), 2),
         number(Some(line.b), 2),

@@ -5,11 +5,22 @@ use serde_json::Value;
 use crate::results::{ModelSummary, Summary};
 use crate::terminal::{Format, number, plain_table, wrapped};
 
-/// All tables, and notes on their columns.
+/// All tables, and notes on their columns. What was measured comes first, what was emulated by itself.
 pub(super) fn render(summaries: &[Summary], format: Format) -> String {
+    let (emulated, measured): (Vec<_>, Vec<_>) = summaries.iter().cloned().partition(|summary| summary.emulated);
+    let parts = [measured, emulated];
+    let parts = parts.iter().filter(|part| !part.is_empty()).map(|part| tables(part, format));
+    parts.collect::<Vec<_>>().join("\n")
+}
+
+fn tables(summaries: &[Summary], format: Format) -> String {
     let models = || summaries.iter().flat_map(|summary| summary.models.iter().map(move |model| (summary, model)));
-    let mut parts = vec![plain_table(&SPEED, summaries.iter().map(|summary| speed(summary, summaries)), format)];
-    parts.push(plain_table(&REQUESTS, summaries.iter().map(|summary| requests(summary, summaries)), format));
+    let mut parts = Vec::new();
+    if summaries.iter().any(|summary| summary.emulated) {
+        parts.push("emulated: latency profiles stand in for the models.".to_owned());
+    }
+    parts.push(plain_table(&SPEED, summaries.iter().map(|summary| speed(summary, summaries)), format));
+    parts.push(plain_table(&REQUESTS, summaries.iter().map(requests), format));
     if models().next().is_some() {
         parts.push(plain_table(&WORK, models().map(|(summary, model)| work(summary, model)), format));
         parts.push(plain_table(&ROUTING, models().map(|(summary, model)| routing(summary, model)), format));
@@ -22,7 +33,7 @@ const SPEED: [&str; 7] = ["system", "tokens/s", "x large alone", "ms per token",
 
 fn speed(summary: &Summary, all: &[Summary]) -> [String; 7] {
     [
-        label(summary, all),
+        label(summary),
         with_interval(summary, "output_throughput", 1),
         number(ratio_to_large(summary, all), 2),
         with_interval(summary, "mean_tpot_ms", 1),
@@ -46,10 +57,10 @@ const REQUESTS: [&str; 11] = [
     "handoffs/token",
 ];
 
-fn requests(summary: &Summary, all: &[Summary]) -> [String; 11] {
+fn requests(summary: &Summary) -> [String; 11] {
     let graded = summary.graded > 0 && !(is_demo(summary) && summary.correct == 0);
     [
-        label(summary, all),
+        label(summary),
         thresholds(summary),
         summary.completed.to_string(),
         if summary.failed == 0 { "-".into() } else { summary.failed.to_string() },
@@ -63,12 +74,10 @@ fn requests(summary: &Summary, all: &[Summary]) -> [String; 11] {
     ]
 }
 
-/// The name of a system, with what must not be overlooked.
-fn label(summary: &Summary, all: &[Summary]) -> String {
-    // Where all are emulated, a note says so.
-    let emulated = if summary.emulated && !all.iter().all(|other| other.emulated) { " (emulated)" } else { "" };
+/// The name of a system, with what must not be overlooked. That it is emulated is said above the tables.
+fn label(summary: &Summary) -> String {
     let interrupted = if summary.interrupted { " (interrupted)" } else { "" };
-    format!("{}{emulated}{interrupted}", summary.label)
+    format!("{}{interrupted}", summary.label)
 }
 
 fn thresholds(summary: &Summary) -> String {
@@ -171,9 +180,6 @@ fn is_demo(summary: &Summary) -> bool {
 fn notes(summaries: &[Summary]) -> Vec<String> {
     let any = |of: &dyn Fn(&Summary) -> bool| summaries.iter().any(of);
     let mut notes = Vec::new();
-    if any(&|summary| summary.emulated) {
-        notes.push("emulated: latency profiles stand in for the models.".into());
-    }
     if any(&|summary| ratio_to_large(summary, summaries).is_some()) {
         notes.push("x large alone: tokens/s over that of the large model alone under the same load.".into());
     }
