@@ -11,7 +11,7 @@ use serde_json::Value;
 pub(crate) const UNSUPPORTED: &str = "x-unsupported";
 
 /// A field that other servers know and this one does not: accepted where it asks for nothing, which is what its default
-/// does. Its schema lists the values that do: a [`table`] writes it down.
+/// does. Its schema lists the values that do: `table!` writes them down.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Only(Value);
 

@@ -177,17 +177,14 @@ mod tests {
     use super::*;
     use crate::server::testing::{app, ask, serve_routes};
 
+    async fn panics() -> StatusCode {
+        panic!("a test wants this")
+    }
+
     #[test]
     fn a_panic_is_an_error_in_json() {
         let app = app("");
-        let routes = Router::new().route(
-            "/panic",
-            get(|| async {
-                if true {
-                    panic!("a test wants this");
-                }
-            }),
-        );
+        let routes = Router::new().route("/panic", get(panics));
         let routes = layers(routes, &app).with_state(Arc::clone(&app));
         serve_routes(app, routes, |app, address| async move {
             let answer = ask(address, "GET", "/panic", "").await;
