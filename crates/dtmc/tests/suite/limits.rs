@@ -188,8 +188,7 @@ fn rows_are_scaled_only_near_a_sum_of_one() {
 #[test]
 fn equal_latencies_lock_in_phase() {
     let best = |large: f64| {
-        let commits = Some(vec![vec![1.0, 0.0]; 2]);
-        let system = System { commits, ..System::new([27.9, large], vec![vec![0.35, 0.65], vec![1.0, 0.0]]) };
+        let system = System::new([27.9, large], vec![vec![0.35, 0.65], vec![1.0, 0.0]]);
         let found = optimize(&system.closed(8).expect("valid"), &SearchOptions::default()).expect("a best");
         let best = &found.candidates[0];
         (best.thresholds().as_slice().to_vec(), (10.0 * best.throughput_tok_s()).round() / 10.0)
