@@ -300,6 +300,13 @@ fn config_check_finds_what_a_run_would_refuse() {
         assert!(errors.contains(says) && errors.contains(&place), "{name}: {errors}");
         assert_eq!(errors.matches(says).count(), 1, "{name}: said once: {errors}");
     }
+    // Every file is looked at.
+    let (bad, good) = (dir.path().join("p.yaml"), dir.path().join("q.yaml"));
+    std::fs::write(&good, &random).expect("writable");
+    let paths = [&bad, &good, &bad].map(|path| path.to_str().expect("utf-8"));
+    let output = trbench(&[&["config", "check"], &paths[..]].concat());
+    assert_eq!((output.status.code(), text(&output.stderr).matches("p.yaml:").count()), (Some(2), 2));
+    assert!(text(&output.stdout).contains("q.yaml: ok"), "{}", text(&output.stdout));
     for (name, yaml) in [("good", random.clone()), ("rules", rule("b")), ("known", format!("{random}{auto}"))] {
         assert_eq!(check(&format!("{name}.yaml"), &yaml), (Some(0), String::new()));
     }

@@ -7,8 +7,11 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tokenrouter_engine::EngineError;
+use tokenrouter_engine::config::{ConfigError, Document};
+use tokenrouter_engine::runnable::check;
 
 use crate::error::{INTERRUPTED, Interrupted, UsageError};
+use crate::terminal::say;
 use crate::{
     compare, convert, dataset, doctor, draft, fetch, figures, gpu, nodes, optimize, plan_memory, predict, report, run,
     serve, simulate, soak, sweep, trace, train,
@@ -193,10 +196,22 @@ fn config(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
             out.write_all(tokenrouter_core::routing::registry::reference_markdown().as_bytes())?;
         }
         ConfigCommand::Check { files } => {
+            // All files are looked at; the last error ends the command, as any other one would.
+            let mut wrong: Option<ConfigError> = None;
             for file in files {
-                let config =
-                    tokenrouter_engine::runnable::check(&tokenrouter_engine::config::Document::from_file(file)?)?;
-                writeln!(out, "{}: ok, models {}", file.display(), config.model_names().join(", "))?;
+                match Document::from_file(file).and_then(|document| check(&document)) {
+                    Ok(config) => {
+                        writeln!(out, "{}: ok, models {}", file.display(), config.model_names().join(", "))?;
+                    }
+                    Err(error) => {
+                        if let Some(earlier) = wrong.replace(error) {
+                            say(&format!("error: {earlier}"));
+                        }
+                    }
+                }
+            }
+            if let Some(error) = wrong {
+                return Err(error.into());
             }
         }
     }
