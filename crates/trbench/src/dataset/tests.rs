@@ -312,7 +312,7 @@ fn csv_files_are_data_sets() {
         ),
         ("prompt,answer\na,1\n ,2\n", "set.csv, row 2: column `prompt` is empty"),
         ("prompt,answer\na,1\nb\n", "set.csv, row 2: line 3: 1 columns, the header has 2"),
-        ("prompt\n", "set.csv: the data set has no records"),
+        ("prompt\n", "set.csv: the data set is empty"),
     ] {
         let why = load(text).expect_err(text).to_string();
         assert!(why.contains(says), "{why}");

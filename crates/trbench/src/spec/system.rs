@@ -144,7 +144,7 @@ mod tests {
         let yaml = "models: {a: {emulated: {latency_ms: 1}}, b: {emulated: {latency_ms: 1}}}\n\
                     routing: {method: random}\nbatching: {thresholds: [2, 4]}\n";
         let config = Config::from_yaml(yaml, "x.yaml").expect("valid");
-        for (concurrency, wanted) in [(1, [1, 1]), (2, [1, 2]), (3, [2, 2]), (4, [2, 3]), (5, [2, 4]), (9, [2, 4])] {
+        for (concurrency, wanted) in [(1, [1, 1]), (2, [2, 1]), (3, [2, 2]), (4, [2, 3]), (5, [2, 4]), (9, [2, 4])] {
             let applied = System::Delayed.apply(&config, concurrency).expect("shrunk");
             assert_eq!(applied.batching.thresholds, ThresholdConfig::Fixed(wanted.to_vec()), "{concurrency}");
         }

@@ -132,7 +132,7 @@ mod tests {
     fn wide_tables_are_turned_and_stacked() {
         let long = || {
             rows(7).map(|[system, rate, failed, share]| {
-                [format!("{system}-{}", "x".repeat(20)), rate, failed, share.repeat(16)]
+                [format!("{system}-{}", "x".repeat(20)), rate, failed, share.repeat(30)]
             })
         };
         let table = plain_table(&HEADINGS, long(), Format::Table);
