@@ -393,7 +393,8 @@ fn answers_that_cannot_be_graded_are_counted_aloud() {
     let out = dir.path().join("out");
     let out = out.to_str().expect("utf-8");
     let emulated = "config/random/emulated.yaml";
-    let args = ["run", "-c", emulated, "--dataset-path", path, "--max-tokens", "2", "--output-dir", out, "--output", "json"];
+    let args =
+        ["run", "-c", emulated, "--dataset-path", path, "--max-tokens", "2", "--output-dir", out, "--output", "json"];
     let output = run(&args);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("2 of 5 answers are no integers"), "{}", text(&output.stderr));

@@ -48,7 +48,9 @@ fn figures_agree_and_the_exit_code_is_that_of_the_verdict() {
         assert_eq!(finding["status"] == "ok", finding["advice"].is_null(), "a problem has an advice: {finding}");
     }
     let table = String::from_utf8_lossy(&doctor(dir.path(), &[]).stdout).into_owned();
-    for name in ["version", "cores", "instructions", "memory", "huge pages", "GPUs", "cache", "demo model", "open files"] {
+    for name in
+        ["version", "cores", "instructions", "memory", "huge pages", "GPUs", "cache", "demo model", "open files"]
+    {
         assert!(table.lines().any(|line| line.contains(name)), "{name}: {table}");
     }
 }

@@ -71,8 +71,10 @@ fn run(args: &[&str], env: &[(&str, &str)]) -> (Output, tempfile::TempDir) {
     std::fs::write(path("prompts.jsonl"), "{\"prompt\": \"Hello\", \"answer\": 336}\n").expect("writable");
     let mut command = Command::new(env!("CARGO_BIN_EXE_trbench"));
     command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).stdin(Stdio::null());
-    command.args(["run", "--workload", "custom", "--dataset-path", &path("prompts.jsonl")]).env_remove("OPENAI_API_KEY");
-    command.args(["--output-dir", &path("out"), "--max-tokens", "12", "--concurrency", "1", "--output", "json"]);
+    command
+        .args(["run", "--workload", "custom", "--dataset-path", &path("prompts.jsonl")])
+        .env_remove("OPENAI_API_KEY");
+    command.args(["--output-dir", &path("out"), "--max-tokens", "64", "--concurrency", "1", "--output", "json"]);
     command.args(args).envs(env.iter().copied());
     (command.output().expect("the binary starts"), dir)
 }
@@ -189,7 +191,10 @@ fn ignore_eos_is_sent_and_its_refusal_explained() {
     let refusal = json!({"error": {"message": "Unrecognized request argument supplied: ignore_eos"}}).to_string();
     let (url, _) = mock("400 Bad Request", "application/json", refusal);
     let message = stderr(&run(&["--endpoint", &url, "--ignore-eos"], &[]).0);
-    assert!(message.contains("Unrecognized request argument") && message.contains("this server refuses it"), "{message}");
+    assert!(
+        message.contains("Unrecognized request argument") && message.contains("this server refuses it"),
+        "{message}"
+    );
 }
 
 /// Our server with a small model that reads and writes text.
@@ -198,7 +203,8 @@ fn own_server() -> String {
     let config = tiny::config("llama");
     tiny::write(&dir, &config, &tiny::tensors(&config, 1));
     let path = serde_json::to_string(&dir).expect("a path");
-    let yaml = format!("models: {{m: {{path: {path}, dtype: f32}}}}\nrouting: {{method: random, semantics: mixture}}\n");
+    let yaml =
+        format!("models: {{m: {{path: {path}, dtype: f32}}}}\nrouting: {{method: random, semantics: mixture}}\n");
     let config = Config::from_yaml(&yaml, "own.yaml").expect("a valid configuration");
     let engine = Arc::new(Engine::launch(&config).expect("launches"));
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -229,6 +235,6 @@ fn our_own_servers_of_single_models_are_servers_like_others() {
         let (output, dir) = run(&args, &[]);
         assert!(output.status.success(), "{routing}: {}", stderr(&output));
         let row = row(&dir);
-        assert_eq!((row["completion_tokens"].as_str(), row["finish_reason"].as_str()), ("12", "length"), "{routing}");
+        assert_eq!((row["completion_tokens"].as_str(), row["finish_reason"].as_str()), ("64", "length"), "{routing}");
     }
 }

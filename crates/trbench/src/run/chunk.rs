@@ -66,8 +66,8 @@ pub(super) enum End {
 /// The end that a server names.
 pub(super) fn end(reason: &str) -> End {
     match reason.to_ascii_lowercase().as_str() {
-        "stop" | "eos" | "eos_token" | "end_turn" | "end" | "stop_sequence" | "stop_str" | "stop_token" | "matched_stop"
-        | "completed" | "finish" => End::Complete("stop".into()),
+        "stop" | "eos" | "eos_token" | "end_turn" | "end" | "stop_sequence" | "stop_str" | "stop_token"
+        | "matched_stop" | "completed" | "finish" => End::Complete("stop".into()),
         "length" | "max_tokens" | "max_length" | "max_new_tokens" | "max_output_tokens" | "model_length" | "limit" => {
             End::Complete("length".into())
         }
@@ -186,7 +186,8 @@ mod tests {
             let piece = delta(part.clone());
             assert_eq!((piece.written, piece.text.as_str()), (true, text), "{part}");
         }
-        for nothing in [json!({"role": "assistant", "content": ""}), json!({}), json!({"tool_calls": []}), Value::Null] {
+        for nothing in [json!({"role": "assistant", "content": ""}), json!({}), json!({"tool_calls": []}), Value::Null]
+        {
             assert_eq!(delta(nothing.clone()), Piece::default(), "{nothing}");
         }
         assert_eq!(piece(&json!({"choices": [{"text": "a"}]})).text, "a");

@@ -138,8 +138,8 @@ pub(super) async fn ask(
 }
 
 fn take(data: &str, reply: &mut Reply) -> anyhow::Result<()> {
-    let value: Value = serde_json::from_str(data)
-        .with_context(|| format!("the server sent `{}`, not JSON", chunk::shown(data)))?;
+    let value: Value =
+        serde_json::from_str(data).with_context(|| format!("the server sent `{}`, not JSON", chunk::shown(data)))?;
     if let Some(message) = chunk::error(&value) {
         bail!("the server reported: {message}");
     }

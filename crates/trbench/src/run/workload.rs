@@ -20,7 +20,8 @@ pub(super) fn items(spec: &RunSpec) -> anyhow::Result<(String, Vec<Item>)> {
     let items = dataset::items(sessions);
     let ungradable = items.iter().filter(|item| item.prompt.ungradable).count();
     if ungradable > 0 {
-        let line = format!("warning: {name}: {ungradable} of {} answers are no integers, they are not graded", items.len());
+        let line =
+            format!("warning: {name}: {ungradable} of {} answers are no integers, they are not graded", items.len());
         let _nowhere_to_complain = writeln!(std::io::stderr(), "{line}");
     }
     Ok((name, items))

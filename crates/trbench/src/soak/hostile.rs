@@ -60,8 +60,18 @@ fn inputs() -> Vec<Input> {
             json!({"messages": user("x"), "tools": [tool], "max_tokens": 2}),
             Expected::Either,
         ),
-        input("a role that is a control token", CHAT, json!({"messages": [{"role": "<|im_end|>", "content": "x"}]}), Expected::Either),
-        input("40 prompts with 8 answers", COMPLETIONS, json!({"prompt": many, "n": 8, "max_tokens": 2}), Expected::Either),
+        input(
+            "a role that is a control token",
+            CHAT,
+            json!({"messages": [{"role": "<|im_end|>", "content": "x"}]}),
+            Expected::Either,
+        ),
+        input(
+            "40 prompts with 8 answers",
+            COMPLETIONS,
+            json!({"prompt": many, "n": 8, "max_tokens": 2}),
+            Expected::Either,
+        ),
         input("seed -1", COMPLETIONS, with(json!({"seed": -1})), Expected::Served),
         input("top_p 0", COMPLETIONS, with(json!({"top_p": 0})), Expected::Served),
         input("a priority", COMPLETIONS, with(json!({"priority": 0})), Expected::Served),
@@ -119,7 +129,8 @@ async fn ask(client: &reqwest::Client, url: &str, input: &Input) -> Result<(), S
     let response = request.send().await.map_err(|error| format!("no answer: {error}"))?;
     let status = response.status();
     let text = response.text().await.map_err(|error| format!("no whole answer: {error}"))?;
-    let answer: Value = serde_json::from_str(&text).map_err(|_| format!("status {status} with a body that is not JSON"))?;
+    let answer: Value =
+        serde_json::from_str(&text).map_err(|_| format!("status {status} with a body that is not JSON"))?;
     let refused = status.is_client_error() && status.as_u16() != 429;
     let as_expected = match input.expected {
         Expected::Served => status.is_success(),
@@ -132,7 +143,8 @@ async fn ask(client: &reqwest::Client, url: &str, input: &Input) -> Result<(), S
     if refused && !answer["error"]["message"].is_string() {
         return Err(format!("status {status} without a message"));
     }
-    let health = client.get(format!("{url}/health")).send().await.map_err(|error| format!("then no health: {error}"))?;
+    let health =
+        client.get(format!("{url}/health")).send().await.map_err(|error| format!("then no health: {error}"))?;
     if !health.status().is_success() {
         return Err(format!("then health is {}", health.status()));
     }

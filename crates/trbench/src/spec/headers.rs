@@ -24,8 +24,9 @@ impl Headers {
         for flag in flags {
             let (name, value) = flag.split_once(':').ok_or("--header has no `:`, expected `Name: value`")?;
             let name = name.trim();
-            let header = HeaderName::from_bytes(name.as_bytes())
-                .map_err(|_| format!("--header: `{name}` is no name of a header, allowed are letters, digits and `-`"))?;
+            let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
+                format!("--header: `{name}` is no name of a header, allowed are letters, digits and `-`")
+            })?;
             let value = HeaderValue::from_str(value.trim())
                 .map_err(|_| format!("--header: the value of `{name}` has characters that no header can have"))?;
             map.append(header, secret(value));
@@ -85,7 +86,10 @@ mod tests {
         let headers = parse(&["X-Team: a:b", "api-key:hush"]).expect("two headers");
         let sent = headers.with_key(Some(" key\n".into())).expect("a map");
         assert_eq!(sent["x-team"], "a:b");
-        assert_eq!((&sent["api-key"], &sent["authorization"]), (&HeaderValue::from_static("hush"), &HeaderValue::from_static("Bearer key")));
+        assert_eq!(
+            (&sent["api-key"], &sent["authorization"]),
+            (&HeaderValue::from_static("hush"), &HeaderValue::from_static("Bearer key"))
+        );
         let shown = format!("{headers:?} {sent:?}");
         assert!(shown.contains("api-key") && !shown.contains("hush") && !shown.contains("Bearer"), "{shown}");
         let own = parse(&["authorization: Basic x"]).expect("a header").with_key(Some("key".into())).expect("a map");
