@@ -74,7 +74,7 @@ fn a_soak_keeps_its_promises_and_a_full_queue_refuses() {
     ]);
     let report = json(&output);
     assert!(output.status.success(), "{report}");
-    for seen in ["completed", "refused", "cancelled"] {
+    for seen in ["completed", "refused", "cancelled", "hostile"] {
         assert!(report[seen].as_u64() > Some(0), "{seen}: {report}");
     }
     for none in ["lost", "doubled", "wrong", "failed", "held_blocks", "open_requests"] {

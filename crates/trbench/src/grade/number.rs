@@ -209,10 +209,9 @@ fn unsigned(text: &str) -> Option<(Digits, &str)> {
 fn are_units(text: &str) -> bool {
     let words = unwrapped(text).split(|c: char| c.is_whitespace() || c == '-').filter(|word| !word.is_empty());
     words.into_iter().all(|word| {
-        // A power alone is that of the number.
-        let unit = word.split('^').next().unwrap_or(word);
-        let unit = unit.trim_matches(['.', '(', ')']).to_ascii_lowercase();
-        !word.starts_with('^') && (unit.is_empty() || UNITS.contains(&unit.as_str()))
+        let unit = word.split('^').next().unwrap_or(word).trim_matches(['.', '(', ')']).to_ascii_lowercase();
+        // A power without a unit is another number.
+        UNITS.contains(&unit.as_str()) || (unit.is_empty() && !word.contains('^'))
     })
 }
 
