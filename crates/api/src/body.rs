@@ -57,7 +57,7 @@ pub(crate) fn part<T: for<'de> Deserialize<'de>>(body: &Value) -> Result<T, Fiel
 pub fn read<T: Body>(body: &Value) -> Result<T, FieldError> {
     if !body.is_object() {
         let problem = Problem::Wrong("a JSON object".into());
-        return Err(FieldError { field: String::new(), value: body.clone(), problem });
+        return Err(FieldError { field: String::new(), value: Box::new(body.clone()), problem });
     }
     let schema = T::schema().as_value();
     check(Place { value: body, path: Path::Body }, schema, schema)?;
@@ -78,7 +78,7 @@ fn check(place: Place<'_, '_>, schema: &Value, root: &Value) -> Result<(), Field
     let (Some(map), Some(properties)) = (place.value.as_object(), properties(schema, root)) else { return Ok(()) };
     for (name, value) in map.iter().filter(|(_, value)| !value.is_null()) {
         let path = Path::Field(&place.path, name);
-        let refused = |problem| FieldError { field: path.to_string(), value: value.clone(), problem };
+        let refused = |problem| FieldError { field: path.to_string(), value: Box::new(value.clone()), problem };
         let Some(property) = properties.get(name) else {
             let known = properties.iter().filter(|(_, property)| property.get(UNSUPPORTED).is_none());
             return Err(refused(Problem::Unknown(known.map(|(name, _)| name.clone()).collect())));

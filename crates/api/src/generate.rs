@@ -160,7 +160,7 @@ pub struct GenerateSampling {
 #[serde(untagged)]
 pub enum GenerateResponse {
     /// One.
-    One(Generated),
+    One(Box<Generated>),
     /// Several.
     Several(Vec<Generated>),
 }

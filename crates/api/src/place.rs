@@ -16,7 +16,7 @@ pub struct FieldError {
     /// The field, as in `messages[0].role`; empty for the body itself.
     pub field: String,
     /// What it holds; null where it is missing.
-    pub value: Value,
+    pub value: Box<Value>,
     /// What is wrong with it.
     pub problem: Problem,
 }
@@ -57,7 +57,7 @@ fn words(expected: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct Raised {
     problem: Problem,
-    placed: Option<(String, Value)>,
+    placed: Option<(String, Box<Value>)>,
     /// The field below the place, where it is missing there.
     name: Option<&'static str>,
 }
@@ -70,8 +70,8 @@ impl Raised {
     fn at(mut self, place: &Place<'_, '_>) -> Self {
         if self.placed.is_none() {
             self.placed = Some(match self.name {
-                Some(name) => (Path::Field(&place.path, name).to_string(), Value::Null),
-                None => (place.path.to_string(), place.value.clone()),
+                Some(name) => (Path::Field(&place.path, name).to_string(), Box::new(Value::Null)),
+                None => (place.path.to_string(), Box::new(place.value.clone())),
             });
         }
         self
@@ -119,15 +119,15 @@ impl de::Error for Raised {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Path<'p> {
     Body,
-    Field(&'p Path<'p>, &'p str),
-    Item(&'p Path<'p>, usize),
+    Field(&'p Self, &'p str),
+    Item(&'p Self, usize),
 }
 
 impl fmt::Display for Path<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Body => Ok(()),
-            Self::Field(Path::Body, name) => f.write_str(name),
+            Self::Field(Self::Body, name) => f.write_str(name),
             Self::Field(parent, name) => write!(f, "{parent}.{name}"),
             Self::Item(parent, index) => write!(f, "{parent}[{index}]"),
         }

@@ -69,7 +69,7 @@ pub(super) fn chunk(generation: &Generation, chunk: &Chunk) -> Event {
 /// An answer that is not streamed.
 pub(super) fn whole(generation: &Generation) -> GenerateResponse {
     let mut all: Vec<Generated> = generation.choices.iter().map(|choice| generated(generation, choice)).collect();
-    if all.len() == 1 { GenerateResponse::One(all.remove(0)) } else { GenerateResponse::Several(all) }
+    if all.len() == 1 { GenerateResponse::One(Box::new(all.remove(0))) } else { GenerateResponse::Several(all) }
 }
 
 fn generated(generation: &Generation, choice: &Choice) -> Generated {
