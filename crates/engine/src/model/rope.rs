@@ -1,7 +1,5 @@
 //! Rotary frequencies: what files say about them, and their values.
 
-use serde_json::Value;
-
 use super::ModelError;
 use super::json::Object;
 use crate::files::GgufMetadata;
@@ -285,7 +283,7 @@ pub(super) fn from_gguf(metadata: &GgufMetadata<'_>, name: &str, context: usize)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn read(config: &Value) -> Result<(f32, RopeScaling), String> {
         from_json(&Object::root(config))
