@@ -83,6 +83,10 @@ bench-cpu *ARGS:
     RUSTFLAGS="-C target-cpu=native" cargo build --release --target-dir target/native -p tokenrouter-engine --example bench_candle
     python3 benches/peers/llamacpp_bench.py {{ARGS}}
 
+# Measure how long `/health` takes while the server works on the largest bodies that it takes.
+bench-health *ARGS:
+    cargo run --release -p tokenrouter-engine --example bench_health {{ARGS}}
+
 # Fetch the CUDA compiler with pip. Needs no GPU and no driver.
 cuda-toolkit:
     bash scripts/cuda_toolkit.sh

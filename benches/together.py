@@ -17,7 +17,7 @@ import tempfile
 def start(args, model, folder):
     command = [args.binary, "run", "--config", args.config, "--system", f"single:{model}", "--num-prompts", "4",
                "--max-tokens", str(args.tokens), "--ignore-eos", "--concurrency", str(args.concurrency),
-               "--output", "json", "--output-dir", folder]
+               "--output", "json", "--out", folder]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 

@@ -16,6 +16,7 @@ stream = client.chat.completions.create(
     model="tokenrouter",
     messages=[{"role": "user", "content": "What makes the sky blue?"}],
     max_tokens=48,
+    temperature=0,
     stream=True,
     stream_options={"include_usage": True},
     # Extensions of OpenAI's API go here, for example a threshold for this request.

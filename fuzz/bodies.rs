@@ -21,7 +21,7 @@ use trbench::dataset::{self, Kind, Source};
 pub(crate) type Body = fn(dir: &Path, data: &[u8]);
 
 /// All targets, by the names of their corpora.
-pub(crate) const TARGETS: [(&str, Body); 14] = [
+pub(crate) const TARGETS: [(&str, Body); 15] = [
     ("config", config),
     ("gguf", gguf),
     ("safetensors", safetensors),
@@ -33,6 +33,7 @@ pub(crate) const TARGETS: [(&str, Body); 14] = [
     ("chat_template", chat_template),
     ("conversation", conversation),
     ("dataset", dataset),
+    ("answer", answer),
     ("pickle", pickle),
     ("http", http),
     ("packet", packet),
@@ -149,6 +150,13 @@ fn dataset(dir: &Path, data: &[u8]) {
         let path = dir.join(name);
         std::fs::write(&path, data).expect("a writable folder");
         let _refused = dataset::load(&Source::File(path, &Kind::ALL), Some(100));
+    }
+}
+
+/// What a model answers to a problem.
+fn answer(_: &Path, data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data) {
+        let _any = trbench::grade::extract_answer(text);
     }
 }
 

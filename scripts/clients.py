@@ -206,6 +206,8 @@ def page(binary, config):
         rows = re.search(r'id="models">(.*?)</tbody>', done.stdout, re.DOTALL)
         shown = bool(rows) and "small (entry)</span>" in rows[1] and "large</span>" in rows[1]
         check("the page shows both models", shown, done.stdout or done.stderr)
+        chart = re.search(r'<svg id="chart"[^>]*>(.*?)</svg>', done.stdout, re.DOTALL)
+        check("the page draws nothing where there are no tokens", chart and not chart[1].strip(), done.stdout)
     finally:
         server.kill()
 

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::lists::UNSUPPORTED;
+use crate::lists::{UNSUPPORTED, same};
 use crate::place::{FieldError, Path, Place, Problem};
 
 /// The body of a request. Its fields may come from several types; [`Body::read_parts`] reads each from the same object.
@@ -85,7 +85,7 @@ fn check(place: Place<'_, '_>, schema: &Value, root: &Value) -> Result<(), Field
         };
         if property.get(UNSUPPORTED).is_some() {
             let allowed = property["enum"].as_array().into_iter().flatten();
-            if !allowed.clone().any(|allowed| allowed == value) {
+            if !allowed.clone().any(|allowed| same(allowed, value)) {
                 let allowed = allowed.filter(|allowed| !allowed.is_null()).cloned().collect();
                 return Err(refused(Problem::Unsupported(allowed)));
             }

@@ -8,9 +8,8 @@ use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use crate::Only;
 use crate::body::body;
-use crate::lists::whole;
+use crate::lists::{table, whole};
 use crate::sampling::{Sampling, Unsupported};
 use crate::usage::{ChunkRouting, Steps, Usage};
 
@@ -60,25 +59,19 @@ pub struct ChatLogprobsOptions {
     /// Report the log-probability of every token.
     #[serde(skip_serializing_if = "Not::not")]
     pub logprobs: bool,
-    /// Report those of so many of the most likely tokens too.
+    /// Also report those of this many of the most likely tokens.
     pub top_logprobs: Option<u64>,
 }
 
-/// A template comes with the model, never with a request.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-#[allow(missing_docs)]
-pub struct TemplateOptions {
-    #[schemars(extend("enum" = [true, null]))]
-    pub add_generation_prompt: Only,
-    #[schemars(extend("enum" = [false, null]))]
-    pub add_special_tokens: Only,
-    #[schemars(extend("enum" = [null]))]
-    pub chat_template: Only,
-    #[schemars(extend("enum" = [false, null]))]
-    pub continue_final_message: Only,
-    #[schemars(extend("enum" = [[], null]))]
-    pub documents: Only,
+table! {
+    /// A template comes with the model, never with a request.
+    TemplateOptions {
+        add_generation_prompt: [true, null],
+        add_special_tokens: [false, null],
+        chat_template: [null],
+        continue_final_message: [false, null],
+        documents: [[], null],
+    }
 }
 
 /// Messages of a conversation.
@@ -296,6 +289,9 @@ pub struct ChatChunk {
     pub model: String,
     /// The answer that the piece belongs to; none in the last chunk, which has the usage.
     pub choices: Vec<ChatChunkChoice>,
+    /// Letters that hide the length of the text, where the request asked for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub obfuscation: Option<String>,
     /// Tokens of the piece.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub routing: Option<ChunkRouting>,

@@ -2,11 +2,12 @@
 
 use indexmap::IndexMap;
 use schemars::JsonSchema;
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::body::body;
-use crate::lists::whole;
+use crate::lists::{table, whole};
 use crate::sampling::{Sampling, Unsupported};
 use crate::usage::{ChunkRouting, Steps, Usage};
 
@@ -23,16 +24,27 @@ pub struct CompletionRequest {
     /// Fields that do nothing.
     #[serde(flatten)]
     pub unsupported: Unsupported,
+    /// Fields about the prompt that do nothing.
+    #[serde(flatten)]
+    pub form: PromptOptions,
 }
 
-body!(CompletionRequest { sampling, prompt, unsupported });
+body!(CompletionRequest { sampling, prompt, unsupported, form });
+
+table! {
+    /// A prompt is tokens, or text for the model's tokenizer as it is.
+    PromptOptions {
+        add_special_tokens: [true, null],
+        prompt_embeds: [null],
+    }
+}
 
 /// What is continued.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CompletionPrompt {
     /// One prompt or several, each as text or as token ids. Special tokens that are written out in it are read as such.
     pub prompt: Prompts,
-    /// Report the log-probabilities of every token, and of so many of the most likely ones.
+    /// Report the log-probabilities of every token, and of this many of the most likely ones.
     #[serde(default)]
     pub logprobs: Option<u64>,
 }
@@ -55,8 +67,8 @@ pub enum Prompts {
 pub enum Prompt {
     /// Text.
     Text(String),
-    /// Token ids.
-    Ids(Vec<u32>),
+    /// Token ids; at least one.
+    Ids(#[schemars(length(min = 1))] Vec<u32>),
 }
 
 impl Prompts {
@@ -72,11 +84,21 @@ impl Prompts {
 impl<'de> Deserialize<'de> for Prompts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         const EXPECTED: &str = "a text, a list of texts, a list of token ids, or a list of such lists";
-        whole(deserializer, EXPECTED, |value| match &value {
+        let prompts = whole(deserializer, EXPECTED, |value| match &value {
             Value::Array(list) if list.is_empty() => None,
             Value::Array(list) if !list[0].is_number() => serde_json::from_value(value).ok().map(Self::Several),
             _ => serde_json::from_value(value).ok().map(Self::One),
-        })
+        })?;
+        let all = match &prompts {
+            Self::One(prompt) => std::slice::from_ref(prompt),
+            Self::Several(prompts) => prompts,
+        };
+        match all.iter().position(|prompt| matches!(prompt, Prompt::Ids(ids) if ids.is_empty())) {
+            Some(index) => {
+                Err(D::Error::custom(format!("has no token ids in prompt {index}, it must have at least one")))
+            }
+            None => Ok(prompts),
+        }
     }
 }
 
@@ -117,6 +139,9 @@ pub struct TextChunk {
     pub model: String,
     /// The answer that the piece belongs to; none in the last chunk, which has the usage.
     pub choices: Vec<TextChoice>,
+    /// Letters that hide the length of the text, where the request asked for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub obfuscation: Option<String>,
     /// Tokens of the piece.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub routing: Option<ChunkRouting>,
@@ -149,6 +174,7 @@ pub struct TextLogprobs {
     pub token_logprobs: Vec<Option<f64>>,
     /// The same of the most likely tokens, falling.
     pub top_logprobs: Vec<Option<IndexMap<String, Option<f64>>>>,
-    /// Where each token begins, in characters from the beginning of the piece.
+    /// Where each token begins, in characters from the beginning of the answer. A token that begins within a character
+    /// has that character's place.
     pub text_offset: Vec<usize>,
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::body::body;
 use crate::sampling::RoutingOptions;
 use crate::usage::UsageRouting;
-use crate::{Only, Texts, TokenIds, TopK};
+use crate::{Only, Seed, Texts, TokenIds, TopK};
 
 /// A prompt to be continued: `text` or `input_ids`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -49,6 +49,40 @@ pub struct GenerateRequest {
     /// Not supported.
     #[schemars(extend("enum" = [false, null]))]
     pub return_hidden_states: Only,
+    /// Changes nothing: requests are served in the order in which they come.
+    pub priority: Option<f64>,
+    /// Changes nothing: the server's own log has one line a request.
+    pub log_metrics: Option<bool>,
+    /// Not supported.
+    #[schemars(extend("enum" = [null]))]
+    pub audio_data: Only,
+    /// Not supported.
+    #[schemars(extend("enum" = [null]))]
+    pub video_data: Only,
+    /// Not supported.
+    #[schemars(extend("enum" = [null]))]
+    pub input_embeds: Only,
+    /// Not supported.
+    #[schemars(extend("enum" = [["text"], [], null]))]
+    pub modalities: Only,
+    /// Not supported.
+    #[schemars(extend("enum" = [null]))]
+    pub session_params: Only,
+    /// Not supported.
+    #[schemars(extend("enum" = [null]))]
+    pub custom_logit_processor: Only,
+    /// Not supported.
+    #[schemars(extend("enum" = [null]))]
+    pub bootstrap_host: Only,
+    /// Not supported.
+    #[schemars(extend("enum" = [null]))]
+    pub bootstrap_port: Only,
+    /// Not supported.
+    #[schemars(extend("enum" = [null]))]
+    pub bootstrap_room: Only,
+    /// Not supported.
+    #[schemars(extend("enum" = [null]))]
+    pub data_parallel_rank: Only,
 }
 
 body!(GenerateRequest);
@@ -62,13 +96,13 @@ pub struct GenerateSampling {
     pub max_new_tokens: Option<u64>,
     /// Tokens before which no token that ends the answer is chosen.
     pub min_new_tokens: Option<u64>,
-    /// Seed of the draws: equal requests with a seed have equal answers.
-    pub sampling_seed: Option<u64>,
+    /// Seed of the draws: equal requests with a seed have equal answers. -1 is the same as none: a new one.
+    pub sampling_seed: Option<Seed>,
     /// 0 is greedy; 1 when absent.
     pub temperature: Option<f64>,
     /// Only the most likely tokens whose probabilities add up to it; 1 is all.
     pub top_p: Option<f64>,
-    /// Only so many of the most likely tokens; 0 and -1 are all.
+    /// Sample only from this many of the most likely tokens; 0 and -1 mean all.
     pub top_k: Option<TopK>,
     /// Only tokens at least this times as likely as the most likely one; 0 is all.
     pub min_p: Option<f64>,
@@ -102,8 +136,23 @@ pub struct GenerateSampling {
     #[schemars(extend("enum" = [false, null]))]
     pub no_stop_trim: Only,
     /// Not supported.
-    #[schemars(extend("enum" = [true, null]))]
+    #[schemars(extend("enum" = [true, false, null]))]
     pub spaces_between_special_tokens: Only,
+    /// Not supported.
+    #[schemars(extend("enum" = [{}, null]))]
+    pub logit_bias: Only,
+    /// Not supported.
+    #[schemars(extend("enum" = [[], "", null]))]
+    pub stop_regex: Only,
+    /// Not supported.
+    #[schemars(extend("enum" = [null]))]
+    pub structural_tag: Only,
+    /// Not supported.
+    #[schemars(extend("enum" = [null]))]
+    pub custom_params: Only,
+    /// Not supported.
+    #[schemars(extend("enum" = [1, null]))]
+    pub stream_interval: Only,
 }
 
 /// An answer that is not streamed: one object, or a list of them where the request asked for several.

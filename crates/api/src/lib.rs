@@ -21,5 +21,5 @@ pub mod tokenize;
 pub mod usage;
 
 pub use body::{Body, read, to_json};
-pub use lists::{Only, Texts, TokenIds, TopK};
+pub use lists::{Only, Seed, Texts, TokenIds, TopK};
 pub use place::{FieldError, Problem};

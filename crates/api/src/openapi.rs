@@ -17,6 +17,8 @@ pub enum Operation {
     Completions,
     /// `GET /v1/models`.
     Models,
+    /// `GET /v1/models/{id}`.
+    Model,
     /// `DELETE /v1/requests/{id}`.
     Cancel,
     /// `POST /generate`.
@@ -50,10 +52,11 @@ enum Content {
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::ChatCompletions,
         Self::Completions,
         Self::Models,
+        Self::Model,
         Self::Cancel,
         Self::Generate,
         Self::Tokenize,
@@ -72,6 +75,7 @@ impl Operation {
             Self::ChatCompletions => "/v1/chat/completions",
             Self::Completions => "/v1/completions",
             Self::Models => "/v1/models",
+            Self::Model => "/v1/models/{id}",
             Self::Cancel => "/v1/requests/{id}",
             Self::Generate => "/generate",
             Self::Tokenize => "/tokenize",
@@ -90,9 +94,14 @@ impl Operation {
         match self {
             Self::ChatCompletions | Self::Completions | Self::Generate | Self::Tokenize | Self::Detokenize => "post",
             Self::Cancel => "delete",
-            Self::Models | Self::Health | Self::Ready | Self::Info | Self::Metrics | Self::OpenApi | Self::Page => {
-                "get"
-            }
+            Self::Models
+            | Self::Model
+            | Self::Health
+            | Self::Ready
+            | Self::Info
+            | Self::Metrics
+            | Self::OpenApi
+            | Self::Page => "get",
         }
     }
 
@@ -111,6 +120,7 @@ impl Operation {
             Self::ChatCompletions => "Continue a conversation",
             Self::Completions => "Continue texts",
             Self::Models => "The routed system and its models",
+            Self::Model => "The same by the name that requests give",
             Self::Cancel => "Cancel a request by its id or its answer's",
             Self::Generate => "Continue a prompt, in SGLang's form",
             Self::Tokenize => "Text or a conversation to tokens",
@@ -151,6 +161,7 @@ impl Operation {
                 Content::Events(schemas.answer::<generate::Generated>()),
             ],
             Self::Models => vec![Content::Json(schemas.answer::<models::Models>())],
+            Self::Model => vec![Content::Json(schemas.answer::<models::Model>())],
             Self::Cancel => vec![Content::Json(schemas.answer::<status::Cancelled>())],
             Self::Tokenize => vec![Content::Json(schemas.answer::<tokenize::Tokenized>())],
             Self::Detokenize => vec![Content::Json(schemas.answer::<tokenize::Detokenized>())],

@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use serde::de::value::{MapDeserializer, SeqDeserializer, StrDeserializer};
-use serde::de::{self, Deserializer, Expected, IntoDeserializer, Unexpected, Visitor};
+use serde::de::value::{BorrowedStrDeserializer, StrDeserializer};
+use serde::de::{self, DeserializeSeed, Deserializer, Error as _, Expected, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::forward_to_deserialize_any;
 use serde_json::Value;
 
@@ -106,6 +106,10 @@ impl de::Error for Raised {
         Self::wrong(expected)
     }
 
+    fn invalid_length(_: usize, expected: &dyn Expected) -> Self {
+        Self::wrong(expected)
+    }
+
     fn missing_field(field: &'static str) -> Self {
         Self { problem: Problem::Missing, placed: None, name: Some(field) }
     }
@@ -137,11 +141,36 @@ pub(crate) struct Place<'de, 'p> {
     pub(crate) path: Path<'p>,
 }
 
-impl<'de> IntoDeserializer<'de, Raised> for Place<'de, '_> {
-    type Deserializer = Self;
+/// The fields of an object. An error that a type raises after it has read a value belongs to that value.
+struct Fields<'de, 'p, I> {
+    fields: I,
+    current: Option<Place<'de, 'p>>,
+}
 
-    fn into_deserializer(self) -> Self {
-        self
+impl<'de, 'p, I: Iterator<Item = (&'de str, Place<'de, 'p>)>> MapAccess<'de> for Fields<'de, 'p, I> {
+    type Error = Raised;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Raised> {
+        let Some((name, place)) = self.fields.next() else { return Ok(None) };
+        self.current = Some(place);
+        seed.deserialize(BorrowedStrDeserializer::new(name)).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Raised> {
+        let place = self.current.take().ok_or_else(|| Raised::custom("a value was read before its name"))?;
+        seed.deserialize(place).map_err(|error| error.at(&place))
+    }
+}
+
+/// The items of a list, likewise.
+struct Items<I>(I);
+
+impl<'de, 'p, I: Iterator<Item = Place<'de, 'p>>> SeqAccess<'de> for Items<I> {
+    type Error = Raised;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Raised> {
+        let Some(place) = self.0.next() else { return Ok(None) };
+        seed.deserialize(place).map_err(|error| error.at(&place)).map(Some)
     }
 }
 
@@ -150,9 +179,8 @@ impl<'de> Place<'de, '_> {
     fn fields<V: Visitor<'de>>(self, nulls: bool, visitor: V) -> Result<V::Value, Raised> {
         let Value::Object(map) = self.value else { return Err(Raised::wrong(&visitor)) };
         let fields = map.iter().filter(|(_, value)| nulls || !value.is_null());
-        visitor.visit_map(MapDeserializer::new(
-            fields.map(|(name, value)| (name.as_str(), Place { value, path: Path::Field(&self.path, name) })),
-        ))
+        let fields = fields.map(|(name, value)| (name.as_str(), Place { value, path: Path::Field(&self.path, name) }));
+        visitor.visit_map(Fields { fields, current: None })
     }
 
     fn any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Raised> {
@@ -167,9 +195,8 @@ impl<'de> Place<'de, '_> {
             Value::String(text) => visitor.visit_borrowed_str(text),
             Value::Array(list) => {
                 let items = list.iter().enumerate();
-                visitor.visit_seq(SeqDeserializer::new(
-                    items.map(|(index, value)| Place { value, path: Path::Item(&self.path, index) }),
-                ))
+                visitor
+                    .visit_seq(Items(items.map(|(index, value)| Place { value, path: Path::Item(&self.path, index) })))
             }
             Value::Object(_) => self.fields(true, visitor),
         }

@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Only, Texts, TokenIds, TopK};
+use crate::lists::table;
+use crate::{Seed, Texts, TokenIds, TopK};
 
 /// How answers are made and given, whatever their prompt.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -41,10 +42,12 @@ pub struct Sampling {
     /// Go on after a token that ends the model's text.
     #[serde(skip_serializing_if = "Not::not")]
     pub ignore_eos: bool,
-    /// Seed of the draws: equal requests with a seed have equal answers.
-    pub seed: Option<u64>,
+    /// Seed of the draws: equal requests with a seed have equal answers. -1 is the same as none: a new one.
+    pub seed: Option<Seed>,
     /// Answers to each prompt; 1 when absent.
     pub n: Option<u64>,
+    /// Answers among which the best are chosen: all of them, so it must be 1 or `n`.
+    pub best_of: Option<u64>,
     /// Give the answer in pieces, as server-sent events.
     #[serde(skip_serializing_if = "Not::not")]
     pub stream: bool,
@@ -52,6 +55,14 @@ pub struct Sampling {
     pub stream_options: Option<StreamOptions>,
     /// Routing of this request.
     pub routing: Option<RoutingOptions>,
+    /// Name of the request, instead of that of the header `x-request-id`.
+    pub request_id: Option<String>,
+    /// The same under SGLang's name.
+    pub rid: Option<String>,
+    /// Changes nothing: requests are served in the order in which they come.
+    pub priority: Option<f64>,
+    /// Changes nothing: answers are never stored.
+    pub store: Option<bool>,
     /// For the client's own books; changes nothing.
     pub user: Option<Value>,
     /// For the client's own books; changes nothing.
@@ -60,49 +71,72 @@ pub struct Sampling {
     pub safety_identifier: Option<Value>,
     /// For the client's own books; changes nothing.
     pub prompt_cache_key: Option<Value>,
+    /// For the client's own books; changes nothing.
+    pub prompt_cache_retention: Option<Value>,
 }
 
-/// Fields that other servers know and this one does not.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-#[allow(missing_docs)]
-pub struct Unsupported {
-    #[schemars(extend("enum" = [null]))]
-    pub audio: Only,
-    #[schemars(extend("enum" = [1, null]))]
-    pub best_of: Only,
-    #[schemars(extend("enum" = [false, null]))]
-    pub echo: Only,
-    #[schemars(extend("enum" = ["none", null]))]
-    pub function_call: Only,
-    #[schemars(extend("enum" = [[], null]))]
-    pub functions: Only,
-    #[schemars(extend("enum" = [{}, null]))]
-    pub logit_bias: Only,
-    #[schemars(extend("enum" = [["text"], null]))]
-    pub modalities: Only,
-    #[schemars(extend("enum" = [true, null]))]
-    pub parallel_tool_calls: Only,
-    #[schemars(extend("enum" = [null]))]
-    pub prediction: Only,
-    #[schemars(extend("enum" = [null]))]
-    pub reasoning_effort: Only,
-    #[schemars(extend("enum" = [{"type": "text"}, null]))]
-    pub response_format: Only,
-    #[schemars(extend("enum" = ["auto", "default", null]))]
-    pub service_tier: Only,
-    #[schemars(extend("enum" = [true, null]))]
-    pub skip_special_tokens: Only,
-    #[schemars(extend("enum" = [false, null]))]
-    pub store: Only,
-    #[schemars(extend("enum" = ["", null]))]
-    pub suffix: Only,
-    #[schemars(extend("enum" = [false, null]))]
-    pub use_beam_search: Only,
-    #[schemars(extend("enum" = [null]))]
-    pub verbosity: Only,
-    #[schemars(extend("enum" = [null]))]
-    pub web_search_options: Only,
+table! {
+    /// Fields of OpenAI, vLLM and SGLang that this server does not have.
+    Unsupported {
+        allowed_token_ids: [null],
+        audio: [null],
+        bad_words: [[], null],
+        bootstrap_host: [null],
+        bootstrap_port: [null],
+        bootstrap_room: [null],
+        // It would keep the cached prefixes of one client from another.
+        cache_salt: [null],
+        custom_logit_processor: [null],
+        custom_params: [null],
+        data_parallel_rank: [null],
+        ebnf: [null],
+        echo: [false, null],
+        function_call: ["none", "auto", null],
+        functions: [[], null],
+        guided_choice: [null],
+        guided_decoding_backend: [null],
+        guided_grammar: [null],
+        guided_json: [null],
+        guided_regex: [null],
+        guided_whitespace_pattern: [null],
+        include_reasoning: [true, null],
+        include_stop_str_in_output: [false, null],
+        json_schema: [null],
+        kv_transfer_params: [null],
+        length_penalty: [1, null],
+        logit_bias: [{}, null],
+        logits_processors: [[], null],
+        lora_path: [null],
+        media_io_kwargs: [{}, null],
+        min_new_tokens: [0, null],
+        mm_processor_kwargs: [{}, null],
+        modalities: [["text"], null],
+        no_stop_trim: [false, null],
+        parallel_tool_calls: [true, false, null],
+        prediction: [null],
+        prompt_logprobs: [null],
+        reasoning_effort: [null],
+        regex: [null],
+        response_format: [{"type": "text"}, null],
+        return_hidden_states: [false, null],
+        return_token_ids: [false, null],
+        return_tokens_as_token_ids: [false, null],
+        separate_reasoning: [true, false, null],
+        service_tier: ["auto", "default", null],
+        session_params: [null],
+        skip_special_tokens: [true, null],
+        spaces_between_special_tokens: [true, false, null],
+        stop_regex: [[], "", null],
+        stream_reasoning: [true, false, null],
+        structural_tag: [null],
+        structured_outputs: [null],
+        suffix: ["", null],
+        truncate_prompt_tokens: [null],
+        use_beam_search: [false, null],
+        verbosity: ["medium", null],
+        vllm_xargs: [{}, null],
+        web_search_options: [null],
+    }
 }
 
 /// What a stream reports besides its pieces.
@@ -116,6 +150,9 @@ pub struct StreamOptions {
     /// The usage so far in every chunk.
     #[serde(skip_serializing_if = "Not::not")]
     pub continuous_usage_stats: bool,
+    /// A field `obfuscation` in every chunk, whose length hides that of the text from those who see encrypted packets.
+    #[serde(skip_serializing_if = "Not::not")]
+    pub include_obfuscation: bool,
 }
 
 /// Routing of one request.

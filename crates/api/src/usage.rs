@@ -30,7 +30,7 @@ pub struct UsageRouting {
     /// How often the request went from one model to another.
     pub handoffs: u64,
     /// Time ready before the launch of a batch, over all models, in milliseconds.
-    pub admission_wait_ms: f64,
+    pub buffer_wait_ms: f64,
     /// Time in the admission queue, in milliseconds.
     pub queue_wait_ms: f64,
 }

@@ -206,6 +206,8 @@ pub enum FinishReason {
     Cancelled,
     /// The request goes on at this model as a new one (`system.execution: standard`). Clients never see it.
     Moved(ModelIndex),
+    /// This model was lost with what it knew of the request, or cannot be reached.
+    Lost(ModelIndex),
     /// Something failed; the text says what.
     Error(String),
 }
@@ -218,7 +220,16 @@ impl FinishReason {
             Self::Length => "length",
             Self::Cancelled => "cancelled",
             Self::Moved(_) => "moved",
-            Self::Error(_) => "error",
+            Self::Lost(_) | Self::Error(_) => "error",
+        }
+    }
+
+    /// What failed, if something did.
+    pub fn error(&self) -> Option<String> {
+        match self {
+            Self::Lost(model) => Some(format!("model {model} was lost or cannot be reached")),
+            Self::Error(message) => Some(message.clone()),
+            _ => None,
         }
     }
 }

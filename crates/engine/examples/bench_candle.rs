@@ -1,4 +1,4 @@
-//! Decode and prefill speed of the candle runner on the demo model, for the column of `just bench-cpu`: one JSON line per
+//! Decode and prefill speed of a forward pass on candle tensors on the demo model, for the column of `just bench-cpu`: one JSON line per
 //! phase, the median over the steps.
 //!
 //!     cargo run --release -p tokenrouter-engine --example bench_candle -- MODEL.gguf THREADS [DTYPE...]
@@ -6,13 +6,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use candle_core::Device;
 use tokenrouter_core::step::Batch;
-use tokenrouter_core::step::{ModelRunner, StepOutput};
 use tokenrouter_core::{Request, RequestId, SamplingParams};
 use tokenrouter_engine::config::{ModelConfig, WeightDtype};
-use tokenrouter_engine::model::{Decoder, ModelFiles};
-use tokenrouter_engine::runner::{CandleRunner, RunnerOptions};
+use tokenrouter_engine::model::ModelFiles;
+use tokenrouter_testing::candle_oracle::CandleDecoder;
 
 const BLOCK: usize = 32;
 /// Steps of a phase, after one that is not counted. Candle's steps are slow, and all alike.
@@ -54,21 +52,19 @@ fn measure(
 ) -> Result<f64, Failure> {
     let per_row = (ctx + STEPS + 2).div_ceil(BLOCK);
     let kv = (batch * per_row, BLOCK);
-    let options = RunnerOptions { eos: files.eos.clone(), kv, ..RunnerOptions::default() };
-    let decoder = Decoder::load(&files.arch, (&files.weights, &files.patches), dtype, &Device::Cpu, kv)?;
-    let mut runner = CandleRunner::new(decoder, &options, threads, None)?;
+    let decoder = CandleDecoder::load(files, dtype, kv)?;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
     let sampling = SamplingParams { max_tokens: STEPS + 2, ..SamplingParams::default() };
     let request = Arc::new(Request::new(vec![1], sampling, 0));
     let log: Vec<u32> = (0..ctx + STEPS + 2).map(|at| (at * 7 % files.arch.vocab) as u32).collect();
-    let mut out = StepOutput::default();
-    let mut step = |positions: std::ops::Range<usize>| -> Result<f64, Failure> {
+    let step = |positions: std::ops::Range<usize>| -> Result<f64, Failure> {
         let mut work = Batch::default();
         for row in 0..batch {
             let blocks: Vec<u32> = (row * per_row..(row + 1) * per_row).map(|block| block as u32).collect();
             work.push(RequestId(row as u64), &request, (&log[..positions.end], positions.clone()), &blocks);
         }
         let start = Instant::now();
-        runner.forward(&work, &mut out)?;
+        pool.install(|| decoder.forward(&work)?.1.argmax(1))?;
         Ok(start.elapsed().as_secs_f64())
     };
     let mut seconds = Vec::new();

@@ -1,16 +1,20 @@
 //! The engine: loads models, starts one subserver per model, takes requests, gives out token streams.
 
 mod launch;
+mod load;
 mod node;
+mod plan;
 mod resources;
+mod start;
 mod stream;
 mod thresholds;
 
+pub use plan::Plan;
 pub use stream::TokenStream;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,16 +23,26 @@ use tokio::sync::mpsc;
 
 use crate::adaptation::Worker;
 use crate::config::{Config, ConfigError, ExecutionConfig};
-use crate::driver::{Inbound, Shared, Streams, Survivors};
-use crate::meters::Meters;
+use crate::driver::{DetachedStates, Inbound, Shared, Streams};
 use crate::model::ModelError;
 use crate::node::{Node, NodeError, PeerView};
 use crate::profile::{Recorder, Span};
 use crate::tokenizer::TextCodec;
 use tokenrouter_core::request::{MAX_TOP_LOGPROBS, ModelIndex, Request, RequestId};
 use tokenrouter_core::routing::registry::{self, BuiltPolicy, SystemView};
-use tokenrouter_core::scheduler::{Event, MAX_STEPS_WITHOUT_COMMIT, ModelStats};
+use tokenrouter_core::scheduler::{Event, MAX_STEPS_WITHOUT_COMMIT, ModelStats, Snapshot};
 use tokenrouter_core::token_texts::TokenTexts;
+
+/// What a configuration has room for.
+#[derive(Debug)]
+pub struct Capacity {
+    /// Tokens that the KV cache of each model holds.
+    pub kv_tokens: usize,
+    /// Most tokens of one request, prompt and output.
+    pub token_limit: usize,
+    /// The tokenizer; emulated models have none.
+    pub text: Option<TextCodec>,
+}
 
 /// An engine could not be launched.
 #[derive(Debug, thiserror::Error)]
@@ -125,7 +139,7 @@ struct Inner {
     has_texts: bool,
     takes_threshold: bool,
     /// Present when clients take requests from model to model (`system.execution: standard`).
-    survivors: Option<Arc<Survivors>>,
+    detached: Option<Arc<DetachedStates>>,
     /// The model of this node, when each has its own.
     local: Option<ModelIndex>,
 }
@@ -182,22 +196,29 @@ pub struct LaunchInfo {
 }
 
 impl Engine {
+    /// What a configuration has room for: its models' files are opened, and their weights not loaded.
+    ///
+    /// # Errors
+    /// As [`Engine::launch`].
+    pub fn capacity(config: &Config) -> Result<Capacity, EngineError> {
+        launch::capacity(config)
+    }
+
     /// Loads the models and starts the subservers. Blocks until all are ready.
     pub fn launch(config: &Config) -> Result<Self, EngineError> {
-        launch::launch(config, &|view| registry::build(&config.routing, view), None)
+        launch::launch(&Plan::new(config)?, config, &|view| registry::build(&config.routing, view))
     }
 
     /// Launches one model of a system whose other model has a node of its own (`system.peer_endpoints`). Does not wait
     /// for the peer.
     pub fn launch_node(config: &Config, model: &str) -> Result<Self, EngineError> {
-        let local = node::local_model(config, model)?;
-        launch::launch(config, &|view| registry::build(&config.routing, view), Some(local))
+        launch::launch(&Plan::for_node(config, model)?, config, &|view| registry::build(&config.routing, view))
     }
 
     /// Like [`Self::launch`], with a policy that is not in the registry: `make` builds it from what is known of the
     /// models. `config.routing` only gives its name.
     pub fn launch_with(config: &Config, make: &dyn Fn(&SystemView) -> BuiltPolicy) -> Result<Self, EngineError> {
-        launch::launch(config, make, None)
+        launch::launch(&Plan::new(config)?, config, make)
     }
 
     /// Takes a request. Its tokens come out of the stream as they are committed; dropping the stream cancels it.
@@ -215,7 +236,7 @@ impl Engine {
             if request.trace { request.sampling.max_tokens * (MAX_STEPS_WITHOUT_COMMIT as usize + 1) } else { 0 };
         let (sender, receiver) = mpsc::channel(request.sampling.max_tokens + logprobs + steps + 1);
         let admitted = inner.streams.insert(id, sender);
-        let hops = inner.survivors.is_some().then(|| stream::Hops::new(&request, inner.entry));
+        let hops = inner.detached.is_some().then(|| stream::Hops::new(&request, inner.entry));
         inner.tell(inner.entry, Event::ClientRequest(id, Arc::new(request)));
         if !inner.healthy.load(Ordering::Acquire) {
             inner.streams.remove(id);
@@ -289,7 +310,7 @@ impl Engine {
     /// Cancels a request by id.
     pub fn abort(&self, id: RequestId) {
         let inner = &self.inner;
-        if inner.survivors.is_none() {
+        if inner.detached.is_none() {
             return inner.tell(inner.entry, Event::Cancel(id));
         }
         // Marked first: a request that is between two models is cancelled where it arrives.
@@ -335,18 +356,18 @@ impl Engine {
 
     /// Counters, as of each model's last step.
     pub fn stats(&self) -> EngineStats {
-        let shared = &self.inner.shared;
+        let snapshots = self.snapshots();
         EngineStats {
             names: self.inner.names.clone(),
-            models: shared.iter().map(|s| s.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()).collect(),
-            held_blocks: shared.iter().map(|s| s.held_blocks.load(Ordering::Relaxed)).collect(),
+            held_blocks: snapshots.iter().map(|snapshot| snapshot.kv_held).collect(),
+            models: snapshots.into_iter().map(|snapshot| snapshot.stats).collect(),
             open_requests: self.inner.streams.len(),
         }
     }
 
-    /// Numbers of every subserver, by model. Reading them takes no lock.
-    pub fn meters(&self) -> impl ExactSizeIterator<Item = &Meters> {
-        self.inner.shared.iter().map(|shared| &*shared.meters)
+    /// What every subserver says of itself, by model. No step waits for a reader.
+    pub fn snapshots(&self) -> Vec<Snapshot> {
+        self.inner.shared.iter().map(|shared| shared.snapshot()).collect()
     }
 
     /// What every subserver did when, by model; empty without `system.profile`.
@@ -378,6 +399,11 @@ impl Engine {
     /// Index of the model at which requests start.
     pub fn entry_index(&self) -> ModelIndex {
         self.inner.entry
+    }
+
+    /// Most requests that may be open at a time.
+    pub fn most_open(&self) -> usize {
+        self.inner.max_open
     }
 
     /// Vocabulary size.

@@ -42,7 +42,7 @@ fn model_memory(
     shape: &Shape,
     kv: Option<KvDtypeConfig>,
 ) -> ModelMemory {
-    let kv = kv.unwrap_or_else(|| model.kv_dtype(&config.kv));
+    let kv = kv.unwrap_or(config.kv.dtype);
     let rows = if model.max_batch == 0 { config.system.max_active } else { model.max_batch };
     ModelMemory {
         name: name.to_owned(),

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use tokenrouter_core::routing::SignalNeeds;
 use tokenrouter_core::step::Batch;
+use tokenrouter_core::step::{ModelRunner, StepOutput};
+use tokenrouter_core::{Request, RequestId, SamplingParams};
 use tokenrouter_engine::config::{ModelConfig, WeightDtype};
 use tokenrouter_engine::model::ModelFiles;
-use tokenrouter_engine::routing::SignalNeeds;
-use tokenrouter_engine::runner::{ModelRunner, NativeRunner, RunnerOptions, StepOutput};
-use tokenrouter_engine::{Request, RequestId, SamplingParams};
+use tokenrouter_engine::runner::{NativeRunner, RunnerOptions};
 use tokenrouter_kernels::Pool;
 use tokenrouter_testing::tiny;
 

@@ -6,6 +6,19 @@
 //! never depends on its batch, on its tile, or on the number of threads.
 //!
 //! This is the only crate that may use `unsafe`.
+//!
+//! ```
+//! use tokenrouter_kernels::{Activations, Isa, PackedMatrix, Pool};
+//!
+//! // A matrix of 2 outputs and 32 inputs, and one row of inputs.
+//! let values: Vec<f32> = (0..64).map(|i| (i % 7) as f32).collect();
+//! let matrix = PackedMatrix::from_f32(2, 32, &values)?;
+//! let (x, mut out) = ([0.5; 32], [0.0; 2]);
+//! matrix.multiply(Isa::detect(), &Pool::caller(), (&x, &Activations::default()), &mut out, (2, 0))?;
+//! let expected: Vec<f32> = values.chunks(32).map(|row| row.iter().map(|w| 0.5 * w).sum()).collect();
+//! assert_eq!(out.as_slice(), expected);
+//! # Ok::<(), tokenrouter_kernels::Error>(())
+//! ```
 
 mod attention;
 pub mod cuda;

@@ -16,16 +16,16 @@ use crate::errors::{Kind, raise};
 /// How often a waiting call checks for Ctrl-C.
 const SIGNALS: Duration = Duration::from_millis(100);
 
-/// Text, token ids and their models; in the last piece, how the request ended (JSON).
+/// Text, token ids and their models; in the last chunk, how the request ended (JSON).
 #[derive(Debug, Default)]
-pub(crate) struct Piece {
+pub(crate) struct Chunk {
     text: String,
     ids: Vec<u32>,
     origins: Vec<usize>,
     end: Option<String>,
 }
 
-impl Piece {
+impl Chunk {
     fn into_tuple(self, py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
         (self.text, self.ids, self.origins, self.end).into_pyobject(py)
     }
@@ -51,7 +51,7 @@ impl Reader {
     }
 
     /// The next token or the end; `None` after it.
-    async fn next(&mut self) -> Option<Piece> {
+    async fn next(&mut self) -> Option<Chunk> {
         loop {
             match self.stream.next().await? {
                 StreamEvent::Step(_) | StreamEvent::Logprobs(_) => {}
@@ -60,27 +60,26 @@ impl Reader {
                         Ok(text) => text.unwrap_or_default(),
                         Err(error) => return Some(self.failed(&error.to_string())),
                     };
-                    return Some(Piece { text, ids: vec![token.id], origins: vec![token.origin], end: None });
+                    return Some(Chunk { text, ids: vec![token.id], origins: vec![token.origin], end: None });
                 }
                 StreamEvent::Finished(reason, stats) => {
                     let text = self.decoder.as_mut().map(StreamDecoder::finish).transpose();
                     let text = text.ok().flatten().unwrap_or_default();
-                    return Some(Piece { text, end: Some(self.end(&reason, &stats)), ..Piece::default() });
+                    return Some(Chunk { text, end: Some(self.end(&reason, &stats)), ..Chunk::default() });
                 }
             }
         }
     }
 
-    fn failed(&self, message: &str) -> Piece {
+    fn failed(&self, message: &str) -> Chunk {
         let end = self.end(&FinishReason::Error(message.to_owned()), &RequestStats::default());
-        Piece { end: Some(end), ..Piece::default() }
+        Chunk { end: Some(end), ..Chunk::default() }
     }
 
     fn end(&self, reason: &FinishReason, stats: &RequestStats) -> String {
-        let error = if let FinishReason::Error(message) = reason { Some(message) } else { None };
         json!({
             "finish_reason": reason.as_str(),
-            "error": error,
+            "error": reason.error(),
             "prompt_tokens": self.prompt_tokens,
             "tokens_by_model": stats.tokens_by_model,
             "handoffs": stats.handoffs,
@@ -90,17 +89,17 @@ impl Reader {
         .to_string()
     }
 
-    /// Calls `callback` with every piece, then with `None`.
+    /// Calls `callback` with every chunk, then with `None`.
     pub(crate) async fn forward(mut self, callback: Py<PyAny>) {
         loop {
-            let piece = self.next().await;
-            let ended = piece.as_ref().is_none_or(|piece| piece.end.is_some());
+            let chunk = self.next().await;
+            let ended = chunk.as_ref().is_none_or(|chunk| chunk.end.is_some());
             let told = Python::try_attach(|py| -> PyResult<()> {
-                let piece = piece.map(|piece| piece.into_tuple(py)).transpose()?;
-                callback.call1(py, (piece,))?;
+                let chunk = chunk.map(|chunk| chunk.into_tuple(py)).transpose()?;
+                callback.call1(py, (chunk,))?;
                 Ok(())
             });
-            // The event loop may be closed. Then nothing reads the pieces, and dropping the stream cancels the request.
+            // The event loop may be closed. Then nothing reads the chunks, and dropping the stream cancels the request.
             if ended || !matches!(told, Some(Ok(()))) {
                 break;
             }
@@ -127,19 +126,19 @@ impl NativeStream {
         self.reader.take()
     }
 
-    /// Waits for a piece without the interpreter's lock, and checks for Ctrl-C.
-    fn wait(&mut self, py: Python<'_>) -> PyResult<Option<Piece>> {
+    /// Waits for a chunk without the interpreter's lock, and checks for Ctrl-C.
+    fn wait(&mut self, py: Python<'_>) -> PyResult<Option<Chunk>> {
         let runtime = Arc::clone(&self.runtime);
         loop {
             let Some(reader) = &mut self.reader else { return Ok(None) };
             let next =
                 py.detach(|| runtime.block_on(async { tokio::time::timeout(SIGNALS, reader.next()).await.ok() }));
             py.check_signals()?;
-            if let Some(piece) = next {
-                if piece.as_ref().is_none_or(|piece| piece.end.is_some()) {
+            if let Some(chunk) = next {
+                if chunk.as_ref().is_none_or(|chunk| chunk.end.is_some()) {
                     self.drop_reader(py);
                 }
-                return Ok(piece);
+                return Ok(chunk);
             }
         }
     }
@@ -153,14 +152,14 @@ impl NativeStream {
 
 #[pymethods]
 impl NativeStream {
-    /// The next piece, or `None` after the end.
+    /// The next chunk, or `None` after the end.
     fn next<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        self.wait(py)?.map(|piece| piece.into_tuple(py)).transpose()
+        self.wait(py)?.map(|chunk| chunk.into_tuple(py)).transpose()
     }
 
-    /// All pieces, joined into one.
+    /// All chunks, joined into one.
     fn collect<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let mut whole = Piece::default();
+        let mut whole = Chunk::default();
         while whole.end.is_none() {
             let stopped = || raise(py, Kind::Closed, "the engine has stopped");
             whole.append(self.wait(py)?.ok_or_else(stopped)?);

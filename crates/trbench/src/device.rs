@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde_json::json;
 use tokenrouter_engine::Config;
-use tokenrouter_engine::config::{DeviceConfig, RunnerKind};
+use tokenrouter_engine::config::DeviceConfig;
 use tokenrouter_kernels::cuda::Device;
 
 use crate::error::usage;
@@ -58,7 +58,6 @@ pub(crate) fn place(config: &mut Config, choice: Option<DeviceChoice>) -> anyhow
     }
     for model in config.models.values_mut().filter(|model| model.emulated.is_none()) {
         model.device = device;
-        model.runner = RunnerKind::Native;
         if device == DeviceConfig::Cpu {
             model.tp_size = 1;
         }

@@ -5,6 +5,9 @@
 #[error("{0}")]
 pub struct UsageError(pub String);
 
+/// Exit code after Ctrl-C, as shells report it: 128 + SIGINT.
+pub(crate) const INTERRUPTED: u8 = 130;
+
 /// Ctrl-C: exit code 130, after partial results were kept.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted: {0}")]

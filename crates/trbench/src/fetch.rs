@@ -38,11 +38,11 @@ pub enum ModelsCommand {
         /// Which model; all of them when absent.
         #[arg(long)]
         model: Option<String>,
-        /// Format of the files. Weights are in the model's `dtype`.
-        #[arg(long, default_value = "gguf", value_parser = ["gguf"])]
+        /// The only kind of files. Weights are in the model's `dtype`.
+        #[arg(long, hide = true, default_value = "gguf", value_parser = ["gguf"])]
         format: String,
         /// Folder for the files, `MODEL.gguf`.
-        #[arg(long, short, default_value = ".")]
+        #[arg(long, short, default_value = ".", value_name = "DIR")]
         out: PathBuf,
     },
 }
@@ -144,7 +144,7 @@ fn interruptible(dir: PathBuf) -> anyhow::Result<PathBuf> {
     let result = runtime.block_on(async {
         tokio::select! {
             biased;
-            _ = tokio::signal::ctrl_c() => Err(Interrupted("nothing was installed".into()).into()),
+            () = crate::interrupt::asked() => Err(Interrupted("nothing was installed".into()).into()),
             done = tokio::task::spawn_blocking(move || download(&dir)) => done.context("the download panicked")?,
         }
     });

@@ -8,7 +8,7 @@
 //! ```text
 //! edge        cli
 //!   |
-//! commands    figures optimize sweep serve nodes soak simulate draft train convert gpu plan_memory
+//! commands    figures optimize sweep serve nodes soak simulate draft train convert gpu plan_memory doctor
 //!   |
 //! measuring   run predict compare report trace offline
 //!   |
@@ -16,7 +16,7 @@
 //!   |
 //! inputs      dataset fetch device grade record stats
 //!   |
-//! basics      error terminal files digest
+//! basics      error terminal files digest interrupt
 //! ```
 
 pub mod cli;
@@ -25,6 +25,7 @@ pub mod convert;
 pub mod dataset;
 pub mod device;
 pub mod digest;
+pub mod doctor;
 pub mod draft;
 pub mod error;
 pub mod fetch;
@@ -32,6 +33,7 @@ pub mod figures;
 pub mod files;
 pub mod gpu;
 pub mod grade;
+mod interrupt;
 pub mod nodes;
 pub mod offline;
 pub mod optimize;

@@ -23,14 +23,14 @@ pub struct Record {
     pub e2el_ms: Option<f64>,
     /// `completion_tokens` over `e2el`.
     pub tokens_per_s: Option<f64>,
-    /// Share of the tokens that were not written by the entry model.
+    /// Share of the tokens that were not written by the entry model of the configuration.
     pub llm_ratio: Option<f64>,
     /// Moves from one model to another.
     pub handoffs: Option<u64>,
     /// Time spent ready in the buffers of the models, waiting for batches to be launched.
     #[serde(alias = "admission_wait_ms")]
     pub buffer_wait_ms: Option<f64>,
-    /// `stop`, `length`, `cancelled` or `error`.
+    /// `stop`, `length`, `cancelled` or `error`; other names of servers, such as `content_filter`, stay as they are.
     pub finish_reason: String,
     /// What went wrong.
     pub error: Option<String>,
@@ -50,6 +50,10 @@ pub struct Record {
     /// How much later than that the client sent it.
     #[serde(default)]
     pub client_lag_ms: Option<f64>,
+    /// Launch thresholds that it was served under, one for each model with spaces between them; `adaptive` where they
+    /// followed the load, empty where they are not known.
+    #[serde(default)]
+    pub thresholds: String,
 }
 
 impl Record {

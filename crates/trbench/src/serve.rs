@@ -13,6 +13,7 @@ use tokenrouter_engine::{Config, Engine, server};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::device::DeviceChoice;
+use crate::error::usage;
 use crate::fetch;
 use crate::predict::Calibration;
 
@@ -32,6 +33,9 @@ pub struct ServeArgs {
     /// A calibration of this system: thresholds are computed from it, for every number of active requests.
     #[arg(long, env = "TRBENCH_CALIBRATION")]
     calibration: Option<PathBuf>,
+    /// Take a calibration of another system as well; what differs is said.
+    #[arg(long, requires = "calibration")]
+    any_calibration: bool,
     /// Address to listen on, instead of `server.host`.
     #[arg(long, env = "TRBENCH_HOST")]
     host: Option<IpAddr>,
@@ -70,11 +74,14 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let mut config = Config::from_file(&args.config)?;
     crate::device::place(&mut config, args.device)?;
     if let Some(path) = &args.calibration {
-        Calibration::read(path)?.apply(&mut config)?;
+        Calibration::apply(path, &mut config, args.any_calibration)?;
     }
     override_settings(&mut config.server, args);
     start_log(args);
     let keys = server::ApiKeys::load(&config.server)?;
+    // Before minutes of loading, and before anything says that the server listens.
+    let exposed = keys.check_exposure((config.server.host, config.server.port).into(), &config.server);
+    exposed.map_err(|error| usage(error.to_string()))?;
     fetch::ensure_sources(&config)?;
     let engine = Arc::new(match &args.local_model {
         Some(model) => Engine::launch_node(&config, model)?,
@@ -97,7 +104,8 @@ fn override_settings(server: &mut ServerConfig, args: &ServeArgs) {
 }
 
 fn start_log(args: &ServeArgs) {
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(args.log_level);
+    let colors = crate::terminal::colors(&std::io::stderr());
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(colors).with_max_level(args.log_level);
     match args.log_format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
@@ -140,14 +148,11 @@ async fn serve(engine: Arc<Engine>, config: ServerConfig, keys: server::ApiKeys)
         served = serving => served?,
         () = signals.next() => {
             tracing::warn!("second signal: quitting at once");
-            return Ok(ExitCode::from(INTERRUPTED));
+            return Ok(ExitCode::from(crate::error::INTERRUPTED));
         }
     }
     Ok(ExitCode::SUCCESS)
 }
-
-/// What shells report of a process that Ctrl-C ended.
-const INTERRUPTED: u8 = 130;
 
 /// SIGTERM and Ctrl-C.
 struct Signals {

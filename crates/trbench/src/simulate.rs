@@ -1,15 +1,15 @@
 //! `trbench simulate`: the scheduler under virtual time, random schedules and faults.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tokenrouter_core::simulation::Fault;
 use tokenrouter_core::simulation::campaign::{self, Failure, Options, Summary};
 
 use crate::error::usage;
+use crate::terminal::counted;
 
 /// Arguments of `trbench simulate`.
 #[derive(Debug, clap::Args)]
@@ -29,9 +29,21 @@ pub struct SimulateArgs {
     /// A mistake on purpose, which must be noticed. Needs a build with the feature `mutations`.
     #[arg(long)]
     mutation: Option<String>,
-    /// Print the result as JSON.
-    #[arg(long)]
+    /// Format of the result.
+    #[arg(long, default_value = "text")]
+    output: Output,
+    /// The old word for `--output json`.
+    #[arg(long, hide = true, conflicts_with = "output")]
     json: bool,
+}
+
+/// Form of the result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    /// Sentences.
+    Text,
+    /// Everything, as JSON.
+    Json,
 }
 
 #[derive(Debug, Serialize)]
@@ -65,8 +77,7 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
     let options = options(args)?;
     let start = Instant::now();
     let seeds = args.seed..args.seed.saturating_add(args.seeds);
-    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(args.seeds) } else { ProgressBar::hidden() };
-    bar.set_style(ProgressStyle::with_template("{pos}/{len} seeds [{bar:30}] {eta}")?);
+    let bar = counted(args.seeds, "seeds");
     let (summary, failures) = campaign::run_many(seeds, &options, &|| bar.inc(1));
     bar.finish_and_clear();
     let seconds = start.elapsed().as_secs_f64();
@@ -74,7 +85,7 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
     let first = seeds.first().and_then(|seed| campaign::shrink(*seed, &options));
     let failures = Failures { seeds, first };
     let mut out = std::io::stdout().lock();
-    if args.json {
+    if args.json || args.output == Output::Json {
         let report = report(args, &summary, &failures, seconds);
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
     } else {

@@ -26,12 +26,15 @@ pub struct Slo {
     pub ttft_ms: Option<f64>,
     /// Longest mean time between tokens, in milliseconds.
     pub tpot_ms: Option<f64>,
+    /// Longest time to the end, in milliseconds.
+    #[serde(default)]
+    pub e2el_ms: Option<f64>,
 }
 
 impl Slo {
     /// Whether any limit is set.
     pub fn is_set(&self) -> bool {
-        self.ttft_ms.is_some() || self.tpot_ms.is_some()
+        self.ttft_ms.is_some() || self.tpot_ms.is_some() || self.e2el_ms.is_some()
     }
 
     /// Whether a complete request kept the limits. A request of one token has no time between tokens, and keeps that limit.
@@ -42,6 +45,7 @@ impl Slo {
         record.is_complete()
             && within(self.ttft_ms, record.ttft_ms, false)
             && within(self.tpot_ms, record.tpot_ms, true)
+            && within(self.e2el_ms, record.e2el_ms, false)
     }
 }
 
@@ -103,7 +107,8 @@ impl TrialSummary {
 }
 
 /// What intervals are given of.
-const NAMES: [&str; 5] = ["output_throughput", "request_goodput", "mean_ttft_ms", "mean_tpot_ms", "mean_e2el_ms"];
+pub(crate) const NAMES: [&str; 5] =
+    ["output_throughput", "request_goodput", "mean_ttft_ms", "mean_tpot_ms", "mean_e2el_ms"];
 
 /// A mean over trials, with its 95 % interval (Student's, trials taken as independent).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -152,12 +157,17 @@ pub(crate) mod tests {
 
     #[test]
     fn goodput_counts_complete_requests_within_their_limits() {
-        let slo = Slo { ttft_ms: Some(100.0), tpot_ms: Some(10.0) };
+        let slo = Slo { ttft_ms: Some(100.0), tpot_ms: Some(10.0), e2el_ms: None };
         assert!(slo.holds(&record(100.0, Some(10.0), 5)));
         assert!(slo.holds(&record(100.0, None, 1)));
         assert!(!slo.holds(&record(100.1, Some(10.0), 5)));
         assert!(!slo.holds(&record(1.0, Some(10.1), 5)));
         assert!(!slo.holds(&Record { e2el_ms: None, ..record(1.0, Some(1.0), 5) }));
+        let whole = Slo { e2el_ms: Some(139.0), ..slo };
+        assert!(
+            !whole.holds(&record(100.0, Some(10.0), 5)) && whole.holds(&record(90.0, Some(10.0), 5)),
+            "140 and 130 ms"
+        );
         let rows = vec![record(50.0, Some(5.0), 10), record(500.0, Some(5.0), 10)];
         let trial = TrialRows { records: rows, duration: Duration::from_secs(4), ..TrialRows::default() };
         let (trials, means) = summarise(std::slice::from_ref(&trial), &slo);

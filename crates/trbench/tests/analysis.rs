@@ -37,9 +37,9 @@ fn a_traced_run_can_be_shown_and_swept() {
     let config = config(dir, "{method: entropy, entropy_threshold: 0.7}");
     ok(&trbench(
         dir,
-        &["run", "--config", &config, "--num-prompts", "6", "--max-tokens", "60", "--trace", "--output-dir", "out"],
+        &["run", "--config", &config, "--num-prompts", "6", "--max-tokens", "60", "--trace", "--out", "out"],
     ));
-    let text = ok(&trbench(dir, &["trace", "out", "--request", "2", "--html", "page.html"]));
+    let text = ok(&trbench(dir, &["trace", "out", "--request", "2", "--out", "page.html"]));
     assert!(text.starts_with("request 2") && text.contains("small -> large, score"), "{text}");
     let page = std::fs::read_to_string(dir.join("page.html")).expect("the page");
     assert!(page.contains("<del class=\"m0\"") && page.contains("</html>"));
@@ -108,7 +108,7 @@ fn a_calibration_feeds_the_throughput_model() {
     let answer = ok(&trbench(dir, &["optimize", "--calibration", "c.json", "--N", "2", "--output", "json"]));
     assert!(answer.contains("throughput_tok_s"), "{answer}");
     let run = ["run", "--config", &config, "--calibration", "c.json", "--num-prompts", "2", "--max-tokens", "20"];
-    ok(&trbench(dir, &[&run[..], &["--concurrency", "2", "--output-dir", "out"]].concat()));
+    ok(&trbench(dir, &[&run[..], &["--concurrency", "2", "--out", "out"]].concat()));
     let broken = std::fs::read_to_string(dir.join("c.json")).expect("the file").replace("\"commit\"", "\"comit\"");
     std::fs::write(dir.join("broken.json"), broken).expect("writable");
     refused(&trbench(dir, &["optimize", "--calibration", "broken.json", "--N", "2"]), "comit");

@@ -31,11 +31,15 @@ const EMULATED: &str = "config/random/emulated.yaml";
 fn an_emulated_run_writes_its_files_and_reports_say_emulated() {
     let dir = tempfile::tempdir().expect("a folder");
     let out = dir.path().to_str().expect("utf-8");
-    let args = ["run", "-c", EMULATED, "--num-prompts", "6", "--max-tokens", "8", "--output-dir", out];
+    let args = ["run", "-c", EMULATED, "--num-prompts", "6", "--max-tokens", "8", "--out", out];
     let output = run(&args);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("emulated"));
-    assert!(output.stderr.is_empty(), "progress without a terminal: {}", text(&output.stderr));
+    assert_eq!(
+        text(&output.stderr),
+        format!("config-c4: thresholds [1, 4]\nresults in {out}\n"),
+        "no bar without a terminal"
+    );
     let csv = std::fs::read_to_string(dir.path().join("result.csv")).expect("result.csv");
     assert!(csv.starts_with("id,item,repeat,prompt_tokens,completion_tokens,ttft_ms,tpot_ms,e2el_ms,tokens_per_s,"));
     assert_eq!(csv.lines().count(), 7);
@@ -49,18 +53,14 @@ fn an_emulated_run_writes_its_files_and_reports_say_emulated() {
     assert_eq!(json("manifest.json")["seed"], json!(0));
     for format in ["table", "md", "csv", "json"] {
         for result in [out, dir.path().join("result.csv").to_str().expect("utf-8")] {
-            let report = run(&["report", "--result", result, "--output", format]);
+            let report = run(&["report", result, "--output", format]);
             assert!(report.status.success() && !report.stdout.is_empty(), "{format}: {}", text(&report.stderr));
         }
     }
     // The same seed gives the same routing, whatever the timing was.
     let again = tempfile::tempdir().expect("a folder");
     let other = again.path().to_str().expect("utf-8");
-    assert!(
-        run(&["run", "-c", EMULATED, "--num-prompts", "6", "--max-tokens", "8", "--output-dir", other])
-            .status
-            .success()
-    );
+    assert!(run(&["run", "-c", EMULATED, "--num-prompts", "6", "--max-tokens", "8", "--out", other]).status.success());
     let handoffs = |dir: &Path| -> Vec<String> {
         let text = std::fs::read_to_string(dir.join("result.csv")).expect("result.csv");
         text.lines().skip(1).map(|line| line.split(',').nth(10).expect("handoffs").to_owned()).collect()
@@ -84,7 +84,7 @@ fn systems_and_concurrencies_are_compared_in_one_run() {
         "single:large,async,delayed",
         "--concurrency",
         "4,5",
-        "--output-dir",
+        "--out",
         out,
         "--output",
         "json",
@@ -94,7 +94,7 @@ fn systems_and_concurrencies_are_compared_in_one_run() {
     let labels: Vec<&str> = summaries.iter().filter_map(|summary| summary["label"].as_str()).collect();
     assert_eq!(labels, ["single-large-c4", "single-large-c5", "async-c4", "async-c5", "delayed-c4", "delayed-c5"]);
     assert_eq!(summaries[4]["server_info"]["thresholds"], json!([1, 4]));
-    assert!(run(&["report", "--result", out]).status.success());
+    assert!(run(&["report", out]).status.success());
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn automatic_thresholds_are_those_of_the_throughput_model() {
             n,
             "--output",
             "json",
-            "--output-dir",
+            "--out",
             out.path().to_str().expect("utf-8"),
         ]);
         let summaries: Vec<Value> = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -145,14 +145,10 @@ fn bad_input_is_named_and_exits_with_2() {
         (vec!["run", "-c", EMULATED, "--dataset-path", &broken], vec!["broken.jsonl:2:", "not valid JSON"]),
         (vec!["run", "-c", EMULATED, "--dataset-path", &empty], vec!["empty.jsonl", "the data set is empty"]),
         (vec!["run", "-c", EMULATED, "--dataset-path", "nothing.jsonl"], vec!["nothing.jsonl"]),
-        (vec!["run", "-c", EMULATED, "--concurrency", "2"], vec!["[1, 4]", "deadlock", "sum(B_i - 1) < 2"]),
         (vec!["run", "-c", EMULATED, "--concurrency", "0"], vec!["--concurrency", "0 is not in 1..=4096"]),
         (vec!["run", "-c", EMULATED, "--num-prompts", "none"], vec!["`all`"]),
         (vec!["run", "-c", EMULATED, "--system", "single:huge"], vec!["`single:huge`", "small, large"]),
-        (
-            vec!["run", "-c", EMULATED, "--output-dir", &blocked],
-            vec!["cannot write to the output folder", "file/results"],
-        ),
+        (vec!["run", "-c", EMULATED, "--out", &blocked], vec!["cannot write to the output folder", "file/results"]),
         (vec!["run", "--endpoint", "ftp://x"], vec!["ftp://x", "`http`"]),
         (
             vec!["run", "-c", EMULATED, "--set", "system.max_active=many"],
@@ -166,8 +162,13 @@ fn bad_input_is_named_and_exits_with_2() {
             vec!["run", "--set", "models.large.dtpe=f32"],
             vec!["error: --set `models.large.dtpe=f32`: unknown key `dtpe`"],
         ),
-        (vec!["report", "--result", "no/such/folder"], vec!["no/such/folder"]),
+        (vec!["report", "no/such/folder"], vec!["no/such/folder"]),
         (vec!["serve"], vec!["--config"]),
+        // Nothing on stdout: a script that waits for the address must not read one.
+        (
+            vec!["serve", "-c", EMULATED, "--host", "0.0.0.0", "--port", "0"],
+            vec!["0.0.0.0:0 can be reached by others", "server.api_key_file", "server.allow_unauthenticated"],
+        ),
         (vec!["models", "fetch", "gpt"], vec!["demo"]),
         (vec!["config", "check", &config], vec!["bad.yaml:3:"]),
     ] {
@@ -188,7 +189,7 @@ fn an_unreachable_endpoint_fails_with_1_and_keeps_its_rows() {
     // A port that was free a moment ago, with nobody behind it.
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
     let url = format!("http://127.0.0.1:{port}");
-    let output = run(&["run", "--endpoint", &url, "--num-prompts", "2", "--output-dir", out]);
+    let output = run(&["run", "--endpoint", &url, "--num-prompts", "2", "--out", out]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains(&format!("cannot reach `{url}")), "{}", text(&output.stderr));
     let csv = std::fs::read_to_string(dir.path().join("result.csv")).expect("result.csv");
@@ -291,7 +292,7 @@ fn ctrl_c_keeps_partial_results_and_exits_with_130() {
     let out = dir.path().to_str().expect("utf-8");
     // Requests that would take hours.
     let mut child = Guard(
-        trbench(&["run", "-c", EMULATED, "--num-prompts", "all", "--max-tokens", "200000", "--output-dir", out])
+        trbench(&["run", "-c", EMULATED, "--num-prompts", "all", "--max-tokens", "200000", "--out", out])
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -303,7 +304,8 @@ fn ctrl_c_keeps_partial_results_and_exits_with_130() {
     assert_eq!(status.code(), Some(130));
     let csv = std::fs::read_to_string(dir.path().join("result.csv")).expect("partial results");
     assert!(csv.lines().skip(1).all(|line| line.contains(",cancelled,")), "{csv}");
-    assert_eq!(csv.lines().count(), 5, "{csv}");
+    // The signal may come before the first requests are sent.
+    assert!((1..=5).contains(&csv.lines().count()), "{csv}");
     let summary = std::fs::read_to_string(dir.path().join("summary.json")).expect("summary.json");
     assert!(summary.contains("\"interrupted\": true"));
 }
@@ -334,7 +336,7 @@ fn the_server_answers_stock_clients_and_the_harness() {
         "6",
         "--concurrency",
         "2",
-        "--output-dir",
+        "--out",
         out,
         "--output",
         "json",

@@ -5,7 +5,8 @@ use std::process::{Command, Output};
 
 use proptest::prelude::*;
 use serde_json::Value;
-use tokenrouter_engine::heads::{Head, HeadFile, HeadKind, HeadTensor, HeadValues, R2rInputs};
+use tokenrouter_core::routing::HeadKind;
+use tokenrouter_engine::heads::{Head, HeadFile, HeadTensor, HeadValues, R2rInputs};
 use trbench::convert::archive::Checkpoint;
 use trbench::convert::pickle::{Object, Pickle, PickleError};
 

@@ -195,7 +195,7 @@ fn random_prompts_have_their_lengths() {
     let out = dir.path().to_str().expect("utf-8");
     let args = ["run", "-c", "config/random/emulated.yaml", "--workload", "random", "--input-len", "40"];
     let output =
-        trbench(&args).args(["--num-prompts", "3", "--max-tokens", "4", "--output-dir", out]).output().expect("starts");
+        trbench(&args).args(["--num-prompts", "3", "--max-tokens", "4", "--out", out]).output().expect("starts");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let rows = trbench::results::read_records(&dir.path().join("result.csv")).expect("rows");
     assert_eq!(rows.iter().map(|row| row.item.as_str()).collect::<Vec<_>>(), ["random-0", "random-1", "random-2"]);
@@ -276,7 +276,7 @@ fn turns_of_a_session_follow_each_other() {
         "3",
         "--max-tokens",
         "4",
-        "--output-dir",
+        "--out",
         out,
     ]);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -369,4 +369,48 @@ fn hub_addresses_are_built_from_the_endpoint() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let wrong = command.args(["--url", "x"]).output().expect("starts");
     assert_eq!(wrong.status.code(), Some(2));
+}
+
+#[test]
+fn answers_that_cannot_be_graded_are_counted_aloud() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("set.jsonl");
+    let path = path.to_str().expect("utf-8");
+    let rows = [
+        r#"{"problem": "A", "answer": "336^\\circ"}"#,
+        r#"{"problem": "B", "answer": "\\frac{1}{2}"}"#,
+        r#"{"problem": "C", "solution": "We see that $\\boxed{7}$."}"#,
+        r#"{"problem": "D", "solution": "Left to the reader."}"#,
+        r#"{"problem": "E"}"#,
+    ];
+    std::fs::write(path, rows.join("\n")).expect("written");
+    let (_, sessions) = load(&Source::File(path.into(), &[Kind::Problem]), None).expect("problems");
+    let found: Vec<_> = sessions.iter().map(|s| (s.turns[0].answer, s.turns[0].ungradable)).collect();
+    assert_eq!(found, [(Some(336), false), (None, true), (Some(7), false), (None, true), (None, false)]);
+    let output = run(&["datasets", "check", path]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("answers that are no integers: 2;"), "{}", text(&output.stdout));
+    let out = dir.path().join("out");
+    let out = out.to_str().expect("utf-8");
+    let emulated = "config/random/emulated.yaml";
+    let args =
+        ["run", "-c", emulated, "--dataset-path", path, "--max-tokens", "2", "--output-dir", out, "--output", "json"];
+    let output = run(&args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("2 of 5 answers are no integers"), "{}", text(&output.stderr));
+    let summary: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(summary[0]["ungradable"], 2);
+}
+
+#[test]
+fn a_data_set_without_rows_fails_the_check() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for (name, content) in [("a.jsonl", ""), ("b.json", "[]"), ("c.json", r#"{"data": []}"#), ("d.jsonl", "\n \n")] {
+        let path = dir.path().join(name);
+        std::fs::write(&path, content).expect("written");
+        let output = run(&["datasets", "check", path.to_str().expect("utf-8")]);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{name}: {error}");
+        assert!(error.contains(name) && error.contains("the data set is empty"), "{error}");
+    }
 }

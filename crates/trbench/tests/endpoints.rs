@@ -90,7 +90,7 @@ fn trbench(config: &str, endpoints: &[String], more: &[&str]) -> (Output, tempfi
     let mut command = Command::new(env!("CARGO_BIN_EXE_trbench"));
     command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).stdin(Stdio::null());
     command.args(["run", "--workload", "custom", "--dataset-path", &path("prompts.jsonl"), "-c", &path("config.yaml")]);
-    command.args(["--output-dir", &path("out"), "--max-tokens", "9", "--concurrency", "2", "--output", "json"]);
+    command.args(["--out", &path("out"), "--max-tokens", "9", "--concurrency", "2", "--output", "json"]);
     for endpoint in endpoints {
         command.args(["--endpoint", endpoint]);
     }

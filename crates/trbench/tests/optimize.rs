@@ -215,6 +215,8 @@ fn bad_input_is_refused_with_code_2() {
         (model("none", &["--N", "8"]), "`--P` is not a matrix of numbers"),
         (model("@/no/such/file", &["--N", "8"]), "`--P`: reading `/no/such/file`"),
         (model(good, &["--N", "8", "--C", "[[1,0],[1,-1]]"]), "C[1][1]: -1"),
+        (model(good, &["--N", "8", "--C", "[[0,0],[0,0]]"]), "C: no token is ever committed"),
+        (model(good, &["--N", "8", "--C", "[[0,0],[0,1]]"]), "C: no token is ever committed"),
         (model(good, &["--N", "0"]), "concurrency: 0 requests"),
         (model(good, &["--N", "1000000"]), "concurrency: 1000000 requests"),
         (model(good, &["--N", "8", "--delta", "7"]), "quantum 7 ms is larger than the latency 6 ms"),
@@ -240,6 +242,43 @@ fn bad_input_is_refused_with_code_2() {
         assert_eq!((code, out.as_str()), (2, ""), "{arguments:?}: {err}");
         assert!(err.contains(expected), "{arguments:?}: {err}\nexpected {expected}");
     }
+}
+
+#[test]
+fn latencies_that_lock_in_phase_are_remarked_on() {
+    let run = |large: &str, more: &[&str]| {
+        let model = ["--latencies", "27.9", large, "--P", MODEL[4], "--N", "8", "--output", "json"];
+        let (code, out, err) = optimize(&[&model[..], more].concat());
+        assert_eq!(code, 0, "{err}");
+        (serde_json::from_str::<Value>(&out).expect("one JSON object"), err)
+    };
+    let (locked, err) = run("27.9", &[]);
+    let best = |found: &Value| {
+        (found["best"]["thresholds"].clone(), (10.0 * number(&found["best"]["throughput_tok_s"])).round())
+    };
+    assert_eq!(best(&locked), (serde_json::json!([1, 1]), 2867.0));
+    assert_eq!(locked["sensitivity"]["phase_locked"], Value::Bool(true));
+    assert!(
+        err.contains("note: the answer hangs on the exact latencies") && err.contains("263.5 tok/s at (4,1)"),
+        "{err}"
+    );
+    let (moved, _) = run("28.0", &[]);
+    assert_eq!(best(&moved), (serde_json::json!([4, 1]), 2635.0));
+    // One vector by itself is looked at as well.
+    let (vector, err) = run("27.9", &["--thresholds", "1,1"]);
+    assert!(vector["sensitivity"]["phase_locked"] == Value::Bool(true) && err.contains("at (1,1)"), "{err}");
+    // The paper's system does not lock, and what was simulated is not answered so often.
+    assert_eq!(json(&["--N", "8"])["sensitivity"]["phase_locked"], Value::Bool(false));
+    assert_eq!(json(&["--N", "8", "--thresholds", "1,1", "--max-states", "100"])["sensitivity"], Value::Null);
+}
+
+#[test]
+fn measured_rows_of_p_are_scaled_and_others_refused() {
+    let run = |p: &str| optimize(&["--latencies", "6.0", "27.9", "--N", "3", "--P", p, "--C", MODEL[6]]);
+    let (code, out, _) = run("[[0.3501,0.6503],[1,0]]");
+    assert!(code == 0 && out.contains("P row 0: the probabilities sum to 1.0004"), "{out}");
+    let (code, _, err) = run("[[0.35,0.652],[1,0]]");
+    assert!(code == 2 && err.contains("P row 0"), "{err}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn json(output: &Output) -> Value {
 
 #[test]
 fn a_simulation_holds_and_says_what_it_saw() {
-    let output = trbench(&["simulate", "--seeds", "300", "--seed", "1000", "--json"]);
+    let output = trbench(&["simulate", "--seeds", "300", "--seed", "1000", "--output", "json"]);
     let report = json(&output);
     assert!(output.status.success(), "{report}");
     assert_eq!((&report["seeds"], &report["violation"]), (&300.into(), &Value::Null));
@@ -31,7 +31,19 @@ fn a_simulation_holds_and_says_what_it_saw() {
 
 #[test]
 fn faults_and_requests_can_be_chosen() {
-    let output = trbench(&["simulate", "--seeds", "1", "--seed", "5", "--faults", "none", "--requests", "0", "--json"]);
+    let output = trbench(&[
+        "simulate",
+        "--seeds",
+        "1",
+        "--seed",
+        "5",
+        "--faults",
+        "none",
+        "--requests",
+        "0",
+        "--output",
+        "json",
+    ]);
     let report = json(&output);
     assert!(output.status.success(), "{report}");
     let ended = ["requests_completed", "requests_failed_by_loss"].map(|name| report[name].as_u64());
@@ -62,7 +74,7 @@ fn a_soak_keeps_its_promises_and_a_full_queue_refuses() {
     ]);
     let report = json(&output);
     assert!(output.status.success(), "{report}");
-    for seen in ["completed", "refused", "cancelled"] {
+    for seen in ["completed", "refused", "cancelled", "hostile"] {
         assert!(report[seen].as_u64() > Some(0), "{seen}: {report}");
     }
     for none in ["lost", "doubled", "wrong", "failed", "held_blocks", "open_requests"] {

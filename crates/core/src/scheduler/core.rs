@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::message::{Action, ActiveCount, Event, Next, PeerBody, PeerMessage};
 use super::peers::Peers;
 use super::sequence::{Place, Sequence};
-use super::stats::{ModelStats, Occupancy};
+use super::stats::{ModelStats, Occupancy, Snapshot, StepKind};
 use super::threshold::ThresholdTable;
 use crate::kv::BlockPool;
 use crate::request::{FinishReason, ModelIndex, Request, RequestId, StepRecord};
@@ -116,6 +116,16 @@ impl Core {
         &self.stats
     }
 
+    /// Writes what this subserver says of itself into `snapshot`, and keeps its buffers.
+    pub fn publish(&self, snapshot: &mut Snapshot) {
+        snapshot.stats.clone_from(&self.stats);
+        snapshot.occupancy = self.occupancy();
+        snapshot.threshold = self.threshold();
+        snapshot.kv_held = self.kv.held_blocks();
+        snapshot.kv_cached = self.kv.cached_blocks();
+        snapshot.kv_total = self.kv.capacity();
+    }
+
     /// Notes where the driver's time went.
     pub fn record_driver(&mut self, sampling: Duration, scheduling: Duration, idle: Duration) {
         self.stats.sampling += sampling;
@@ -190,7 +200,10 @@ impl Core {
             }
             Event::PeerLost(peer) => self.peer_lost(now, peer, actions),
             Event::PeerUp(peer) => self.peer_up(peer, actions),
-            Event::Thresholds(table) => self.config.thresholds = table,
+            Event::Thresholds(table) => {
+                self.config.thresholds = table;
+                self.stats.threshold_changes += 1;
+            }
         }
     }
 
@@ -225,9 +238,9 @@ impl Core {
     pub fn step_done(&mut self, now: Duration, took: Duration, output: &StepOutput, actions: &mut Vec<Action>) {
         assert!(std::mem::take(&mut self.running), "a step ended that was not launched");
         let batch = std::mem::take(&mut self.batch);
-        let prefill = batch.rows().iter().any(|row| row.start < row.request.prompt.len());
         let extending = batch.rows().iter().filter(|row| batch.tokens(row).len() > 1).count();
-        self.stats.record_time(batch.rows().len(), extending, prefill, took);
+        self.stats.record_time(batch.rows().len(), extending, StepKind::of(&batch), took);
+        self.stats.record_output(output);
         let mut views = std::mem::take(&mut self.views);
         for (row, token) in batch.rows().iter().filter(|row| row.sample).zip(&output.tokens) {
             views.push(self.view(row, *token));
@@ -347,8 +360,7 @@ impl Core {
                 return self.finish(now, id, FinishReason::Error(message), actions);
             }
             Decision::Switch(to) if to != here && !self.peers.reachable(to) => {
-                let message = format!("{id}: model {to} cannot be reached");
-                return self.finish(now, id, FinishReason::Error(message), actions);
+                return self.finish(now, id, FinishReason::Lost(to), actions);
             }
             Decision::Switch(to) if to != here => (Some(to), self.policy.send(&mut view, to) == Candidate::Commit),
             Decision::Switch(_) | Decision::Stay => (Some(here), true),
@@ -394,7 +406,7 @@ impl Core {
     }
 
     /// Tells the client what the step did.
-    fn report(&self, view: &Row, committed: bool, to: Option<ModelIndex>, actions: &mut Vec<Action>) {
+    fn report(&mut self, view: &Row, committed: bool, to: Option<ModelIndex>, actions: &mut Vec<Action>) {
         let (id, token) = (view.request, view.candidate);
         if self.sequences.get(&id).is_some_and(|sequence| sequence.request.trace) {
             let score = (!view.score.is_nan()).then_some(view.score);
@@ -402,6 +414,7 @@ impl Core {
             actions.push(Action::Step(id, record));
         }
         if committed {
+            self.stats.emitted += 1;
             actions.push(Action::Emit(id, token));
         }
     }

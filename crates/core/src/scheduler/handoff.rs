@@ -25,6 +25,7 @@ impl Core {
         let start = sequence.known[to].max(sequence.request.prompt.len());
         let delta = SmallVec::from_slice(&sequence.log[start..]);
         sequence.known[to] = sequence.log.len();
+        self.stats.record_handoff(to, delta.len());
         let handoff = Handoff {
             id,
             hop: sequence.hop,
@@ -79,8 +80,7 @@ impl Core {
         let id = handoff.id;
         if !self.peers.linked(self.config.entry) {
             // It could not end here, and the entry model takes everything here for lost.
-            let reason = format!("{id}: model {} has lost the entry model", self.config.model);
-            actions.push(self.give_up(from, handoff, reason));
+            actions.push(self.give_up(from, handoff));
             return false;
         }
         let Some(sequence) = self.sequences.get(&id) else {
@@ -99,14 +99,15 @@ impl Core {
     }
 
     fn misses_beginning(&self, handoff: &Handoff, actions: &mut Vec<Action>) -> bool {
-        let reason = format!("{}: model {} was lost and does not know its beginning", handoff.id, self.config.model);
-        actions.push(self.give_up(self.config.entry, handoff, reason));
+        actions.push(self.give_up(self.config.entry, handoff));
         false
     }
 
-    fn give_up(&self, to: ModelIndex, handoff: &Handoff, reason: String) -> Action {
+    /// Tells `to` that this model was lost, for this request.
+    fn give_up(&self, to: ModelIndex, handoff: &Handoff) -> Action {
         let stats = RequestStats::for_models(self.config.models);
-        self.send(to, PeerBody::Finish(handoff.id, handoff.hop, FinishReason::Error(reason), stats))
+        let reason = FinishReason::Lost(self.config.model);
+        self.send(to, PeerBody::Finish(handoff.id, handoff.hop, reason, stats))
     }
 }
 

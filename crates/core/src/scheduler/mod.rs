@@ -15,5 +15,5 @@ mod threshold;
 
 pub use core::{Core, CoreConfig, MAX_STEPS_WITHOUT_COMMIT};
 pub use message::{Action, ActiveCount, Event, Handoff, Next, PeerBody, PeerMessage};
-pub use stats::{ModelStats, Occupancy};
+pub use stats::{ModelStats, Occupancy, Snapshot, StepKind, StepTimes};
 pub use threshold::{ThresholdTable, check_thresholds};

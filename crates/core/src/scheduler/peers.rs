@@ -92,7 +92,7 @@ impl Core {
         let Some(sequence) = self.sequences.get(&id) else { return };
         if matches!(sequence.place, Place::Pending(_)) && hop >= sequence.hop {
             let reason = match reason {
-                FinishReason::Error(_) if sequence.cancelled => FinishReason::Cancelled,
+                FinishReason::Lost(_) | FinishReason::Error(_) if sequence.cancelled => FinishReason::Cancelled,
                 reason => reason,
             };
             self.finish_at_entry(now, id, reason, stats, actions);
@@ -177,7 +177,7 @@ impl Core {
         // Not in the order of a hash table: a schedule must be a function of its events.
         lost.sort_unstable();
         for (id, hop) in lost {
-            let reason = FinishReason::Error(format!("{id}: model {peer} was lost while it had the request"));
+            let reason = FinishReason::Lost(peer);
             let stats = RequestStats::for_models(self.config.models);
             if self.config.model == self.config.entry {
                 self.finished_at_peer(now, (id, hop), reason, stats, actions);

@@ -192,7 +192,7 @@ fn run(seed: u64, options: &Options, trace: Option<&mut Vec<String>>) -> Result<
         summary.tokens += outcome.tokens.len() as u64;
         match outcome.finish {
             Some((_, FinishReason::Cancelled, _)) => summary.cancelled += 1,
-            Some((_, FinishReason::Error(_), _)) => summary.failed += 1,
+            Some((_, FinishReason::Lost(_) | FinishReason::Error(_), _)) => summary.failed += 1,
             _ => summary.completed += 1,
         }
     }

@@ -65,6 +65,10 @@ impl Simulator {
                 let excused = self.losses > 0 || self.early.contains(&id) || &reason == expected;
                 assert!(excused, "invariant 1 (one end): {id} failed without a loss: {message}");
             }
+            (_, FinishReason::Lost(model)) => {
+                let excused = self.losses > 0 || self.early.contains(&id);
+                assert!(excused, "invariant 1 (one end): {id} failed without a loss of model {model}");
+            }
             _ => {}
         }
         outcome.finish = Some((self.now, reason, stats));
@@ -118,7 +122,7 @@ impl Simulator {
             let end = outcome.finish.as_ref();
             let (_, reason, stats) = end.unwrap_or_else(|| panic!("invariant 1 (one end): {id} never ended"));
             let lost = self.losses > 0 && *reason == FinishReason::Cancelled;
-            if lost || matches!(reason, FinishReason::Error(_)) {
+            if lost || reason.error().is_some() {
                 continue;
             }
             for (model, count) in stats.tokens_by_model.iter().enumerate() {

@@ -48,6 +48,7 @@ impl ClosedSystem {
         check_rows(routing)?;
         let commits = system.commits.clone().unwrap_or_else(|| vec![vec![1.0; states]; states]);
         check_matrix("C", &commits, states)?;
+        check_commits(routing, &commits)?;
         let max_batch = system.max_batch.clone().unwrap_or_else(|| vec![None; models]);
         check_caps(&max_batch, models)?;
 
@@ -257,6 +258,17 @@ fn check_rows(routing: &[Vec<f64>]) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Without a token there is no throughput, and no time per token.
+fn check_commits(routing: &[Vec<f64>], commits: &[Vec<f64>]) -> Result<(), Error> {
+    let commits_some =
+        routing.iter().zip(commits).any(|(p, c)| p.iter().zip(c).any(|(share, tokens)| share * tokens > 0.0));
+    if commits_some {
+        return Ok(());
+    }
+    let allowed = "a number above 0 where `P` is above 0";
+    Err(Error::system("C", "no token is ever committed: every entry that `P` leads to is 0", allowed))
 }
 
 fn check_caps(max_batch: &[Option<u32>], models: usize) -> Result<(), Error> {

@@ -61,6 +61,9 @@ pub struct System {
     pub max_batch: Option<Vec<Option<u32>>>,
 }
 
+/// How far a measured row of `P` may be from a sum of 1.
+const MEASURED_ROW_SUM: f64 = 1e-3;
+
 const fn default_quantum_ms() -> f64 {
     DEFAULT_QUANTUM_MS
 }
@@ -86,6 +89,30 @@ impl System {
             quantum_ms: DEFAULT_QUANTUM_MS,
             max_batch: None,
         }
+    }
+
+    /// The same with rows of `P` scaled to a sum of 1, and a remark for each row that was: measured shares are rounded when
+    /// they are written. Rows that are further from 1 than one in a thousand stay as they are, and [`System::closed`]
+    /// refuses them.
+    ///
+    /// ```
+    /// use tokenrouter_dtmc::System;
+    /// let (system, notes) = System::new([6.0, 27.9], vec![vec![0.3501, 0.6503], vec![1.0, 0.0]]).normalised();
+    /// assert!((system.routing[0].iter().sum::<f64>() - 1.0).abs() < 1e-15);
+    /// assert_eq!(notes.len(), 1);
+    /// ```
+    #[must_use]
+    pub fn normalised(mut self) -> (Self, Vec<String>) {
+        let mut notes = Vec::new();
+        for (index, row) in self.routing.iter_mut().enumerate() {
+            let sum: f64 = row.iter().sum();
+            let off = (sum - 1.0).abs();
+            if off <= MEASURED_ROW_SUM && off > 1e-9 {
+                row.iter_mut().for_each(|share| *share /= sum);
+                notes.push(format!("P row {index}: the probabilities sum to {sum}, they were scaled to a sum of 1"));
+            }
+        }
+        (self, notes)
     }
 
     /// The system with `concurrency` requests always in it: 1 to [`MAX_CONCURRENCY`].

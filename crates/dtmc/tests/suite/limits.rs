@@ -163,3 +163,36 @@ fn bad_systems_name_the_place() {
     let rounded = System { quantum_ms: 5.0, ..base() }.closed(8).expect("valid");
     assert!(rounded.notes().iter().any(|note| note.contains("-16.67 %")));
 }
+
+#[test]
+fn a_system_that_commits_nothing_is_refused() {
+    let routing = vec![vec![0.35, 0.65], vec![1.0, 0.0]];
+    for commits in [vec![vec![0.0; 2]; 2], vec![vec![0.0, 0.0], vec![0.0, 1.0]]] {
+        let system = System { commits: Some(commits), ..System::new([6.0, 27.9], routing.clone()) };
+        let error = system.closed(8).expect_err("no token");
+        assert!(error.is_bad_input() && error.to_string().starts_with("C: no token is ever committed"), "{error}");
+    }
+}
+
+#[test]
+fn rows_are_scaled_only_near_a_sum_of_one() {
+    let scaled = |first: f64| System::new([6.0, 27.9], vec![vec![first, 0.65], vec![1.0, 0.0]]).normalised();
+    let (system, notes) = scaled(0.3509);
+    assert!(notes.len() == 1 && notes[0].contains("P row 0") && system.closed(2).is_ok(), "{notes:?}");
+    for untouched in [0.35, 0.352, f64::NAN] {
+        let (system, notes) = scaled(untouched);
+        assert!(notes.is_empty() && system.routing[0][0].to_bits() == untouched.to_bits(), "{notes:?}");
+    }
+}
+
+#[test]
+fn equal_latencies_lock_in_phase() {
+    let best = |large: f64| {
+        let system = System::new([27.9, large], vec![vec![0.35, 0.65], vec![1.0, 0.0]]);
+        let found = optimize(&system.closed(8).expect("valid"), &SearchOptions::default()).expect("a best");
+        let best = &found.candidates[0];
+        (best.thresholds().as_slice().to_vec(), (10.0 * best.throughput_tok_s()).round() / 10.0)
+    };
+    assert_eq!(best(27.9), (vec![1, 1], 286.7));
+    assert_eq!(best(28.0), (vec![4, 1], 263.5));
+}

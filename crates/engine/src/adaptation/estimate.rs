@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::scheduler::ModelStats;
+use tokenrouter_core::scheduler::ModelStats;
 
 /// Transitions of a model without which nothing is said of it.
 const LEAST_TRANSITIONS: f64 = 100.0;

@@ -17,9 +17,10 @@ use tokenrouter_dtmc::{
 pub use estimate::{Estimates, StepTime, interpolate};
 pub(crate) use worker::Worker;
 
-use crate::config::{AdaptationConfig, Config, LatencyProfile};
-use crate::scheduler::{ModelStats, ThresholdTable};
+use crate::config::{AdaptationConfig, Config};
 use estimate::Estimator;
+use tokenrouter_core::emulated::LatencyProfile;
+use tokenrouter_core::scheduler::{ModelStats, ThresholdTable};
 
 /// Quanta of the shortest step. Measured times differ at every batch size, and the chain grows with the number of quanta;
 /// this many keep rounding within 2.5 %, which is noise beside the estimates.

@@ -1,14 +1,14 @@
 //! The thread that follows an engine's load.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel};
-use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::{Adapter, Change};
 use crate::driver::{Inbound, Shared};
-use crate::scheduler::{Event, ThresholdTable};
+use tokenrouter_core::scheduler::{Event, ThresholdTable};
 
 /// A running adaptation; dropping it ends it.
 #[derive(Debug)]
@@ -77,8 +77,7 @@ impl Follower {
     /// Looks at the counters every `period` until `stopped` is closed or a subserver is gone.
     fn run(&mut self, period: Duration, stopped: &Receiver<()>) {
         while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
-            let stats: Vec<_> =
-                self.shared.iter().map(|s| s.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()).collect();
+            let stats: Vec<_> = self.shared.iter().map(|shared| shared.snapshot().stats).collect();
             let Self { adapter, stopping, .. } = self;
             adapter.observe(&stats);
             match self.pool.install(|| adapter.reconsider(&|| stopping.load(Ordering::Acquire))) {

@@ -91,6 +91,42 @@ impl Default for BatchingConfig {
     }
 }
 
+/// How far a measured row of probabilities may be from a sum of 1; it is scaled then.
+const ROW_SUM: f64 = 1e-3;
+
+impl ProfileConfig {
+    pub(super) fn validate(&self, models: usize) -> Result<(), Problem> {
+        let at = |key: &str, message: String| Problem::new(["batching", "profile", key], message);
+        if let Some(given) = self.latencies_ms.as_ref().map(Vec::len).filter(|given| *given != models) {
+            return Err(at("latencies_ms", format!("`latencies_ms` has {given} entries, there are {models} models")));
+        }
+        for (key, matrix) in [("routing", &self.routing), ("commit", &self.commit)] {
+            let Some(matrix) = matrix else { continue };
+            if matrix.len() != models || matrix.iter().any(|row| row.len() != models) {
+                return Err(at(
+                    key,
+                    format!("`{key}` must have {models} rows of {models} numbers, one for each model"),
+                ));
+            }
+            let bad = |value: &f64| !(value.is_finite() && *value >= 0.0);
+            if let Some(row) = matrix.iter().position(|row| row.iter().any(bad)) {
+                let message = format!("entry {} of `{key}` has a number that is not 0 or above", row + 1);
+                return Err(at(key, message).entry(row));
+            }
+        }
+        let rows = self.routing.iter().flatten().enumerate();
+        let off = |row: &[f64]| (row.iter().sum::<f64>() - 1.0).abs() > ROW_SUM;
+        match rows.into_iter().find(|(_, row)| off(row)) {
+            None => Ok(()),
+            Some((index, row)) => {
+                let sum: f64 = row.iter().sum();
+                let message = format!("entry {} of `routing` sums to {sum}, allowed is 1 within {ROW_SUM}", index + 1);
+                Err(at("routing", message).entry(index))
+            }
+        }
+    }
+}
+
 impl AdaptationConfig {
     pub(super) fn validate(&self) -> Result<(), Problem> {
         let path = |key| ["batching", "adaptation", key];

@@ -82,6 +82,12 @@ impl Document {
         serde_json::to_string_pretty(&self.root).expect("a tree with text as keys is JSON")
     }
 
+    /// The place of the value at a path of keys, for an error about it.
+    pub(crate) fn error_at(&self, problem: super::Problem) -> ConfigError {
+        let place = self.root.place_of(&problem.path).clone();
+        ConfigError { origin: self.origin.clone(), place, message: problem.message }
+    }
+
     /// The typed configuration, or the key or override that is wrong.
     pub(super) fn config(&self) -> Result<Config, ConfigError> {
         self.decode().map_err(|found| {

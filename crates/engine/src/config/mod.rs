@@ -28,9 +28,9 @@ pub use error::{ConfigError, Origin, Place, Problem};
 pub use peers::PeerEndpoint;
 pub use reference::reference_yaml;
 pub use server::ServerConfig;
-pub use tokenrouter_core::emulated::LatencyProfile;
-pub(crate) use tokenrouter_core::names::{list, nearest};
-pub use tokenrouter_core::routing::RoutingConfig;
+use tokenrouter_core::emulated::LatencyProfile;
+use tokenrouter_core::names::{list, nearest};
+use tokenrouter_core::routing::RoutingConfig;
 
 /// Everything that defines a routed system: its models, how it routes, how it batches.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -71,8 +71,6 @@ pub struct ModelConfig {
     pub patch: Option<PathBuf>,
     /// How weights are held: `native` (as in the file), or dequantised to `f32`, `bf16` or `f16`.
     pub dtype: WeightDtype,
-    /// `native`: this project's kernels, for CPUs and for CUDA. `candle`: tensors of the candle library, on the CPU.
-    pub runner: RunnerKind,
     /// `cpu`, or `cuda:N` in a build that has CUDA.
     pub device: DeviceConfig,
     /// Tensor parallelism: this many CUDA devices, from `device` on, hold a part of the model each.
@@ -114,17 +112,6 @@ pub enum WeightDtype {
     Bf16,
     /// IEEE half precision.
     F16,
-}
-
-/// Which implementation of the forward pass runs a model.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum RunnerKind {
-    /// This project's kernels.
-    #[default]
-    Native,
-    /// Candle tensors.
-    Candle,
 }
 
 /// Where a model computes.
@@ -169,7 +156,7 @@ pub struct SystemConfig {
     /// Whether a request that goes to another model keeps its KV blocks for the return. If not, it leaves them to the
     /// prefix cache and is matched again like a new one, to measure what that costs.
     pub handoff_resume: bool,
-    /// Record what every subserver does when (`trbench run --profile`).
+    /// Record what every subserver does when (`trbench run --timeline`).
     pub profile: bool,
     /// The node of each model, by name, when each has its own (`trbench serve --local-model`, docs/guides/two-nodes.md).
     pub peer_endpoints: IndexMap<String, PeerEndpoint>,
@@ -214,7 +201,7 @@ pub struct KvConfig {
     pub device_utilization: f64,
     /// Tokens per block: 16, 32 or 64.
     pub block_size: usize,
-    /// How keys and values are held: `f32`, `f16` or `bf16`. `runner: candle` keeps `f32` whatever this says.
+    /// How keys and values are held: `f32`, `f16` or `bf16`.
     pub dtype: KvDtypeConfig,
     /// Whether keys and values of ended requests are kept for later ones that begin with the same tokens, such as the
     /// next turn of a session.
@@ -250,7 +237,6 @@ impl Default for ModelConfig {
             layers: None,
             patch: None,
             dtype: WeightDtype::default(),
-            runner: RunnerKind::default(),
             device: DeviceConfig::default(),
             tp_size: 1,
             cuda_graphs: CudaGraphsConfig::default(),
@@ -346,15 +332,5 @@ impl Config {
     /// Whether latency profiles stand in for the models.
     pub fn is_emulated(&self) -> bool {
         self.models.values().any(|model| model.emulated.is_some())
-    }
-}
-
-impl ModelConfig {
-    /// How this model's keys and values are held: the candle runner keeps `f32`, whatever `kv.dtype` says.
-    pub fn kv_dtype(&self, kv: &KvConfig) -> KvDtypeConfig {
-        match self.runner {
-            RunnerKind::Native => kv.dtype,
-            RunnerKind::Candle => KvDtypeConfig::F32,
-        }
     }
 }

@@ -38,7 +38,7 @@ impl PeerEndpoint {
                 return Err(Problem::new(["system", "peer_endpoints", model, key], message));
             }
         }
-        crate::node::PublicKey::from_hex(&self.public_key).map(|_| ()).map_err(|why| {
+        crate::keys::PublicKey::from_hex(&self.public_key).map(|_| ()).map_err(|why| {
             let message = format!("`peer_endpoints.{model}.public_key`: {why}");
             Problem::new(["system", "peer_endpoints", model, "public_key"], message)
         })

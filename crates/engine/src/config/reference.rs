@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::{BatchingConfig, Config, KvConfig, ModelConfig, ServerConfig, SystemConfig};
-use crate::routing::registry;
+use tokenrouter_core::routing::registry;
 
 const HEADER: &str = "\
 # Every key of a TokenRouter configuration, with its default and meaning.

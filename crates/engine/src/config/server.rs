@@ -25,6 +25,9 @@ pub struct ServerConfig {
     pub allow_unauthenticated: bool,
     /// Origins whose pages may use this server, such as `https://example.org`; none by default (CORS is off).
     pub cors_origins: Vec<String>,
+    /// Names under which clients reach this server, such as `box.lan`, beside `localhost` and loopback addresses. Without
+    /// an API key, requests under other names get status 421: a page of any site can give its own name this address.
+    pub allowed_hosts: Vec<String>,
     /// Most connections at a time; more wait to be accepted.
     pub max_connections: usize,
     /// Most requests open at a time, in whatever state; more get status 429.
@@ -61,6 +64,7 @@ impl Default for ServerConfig {
             api_key_env: "TOKENROUTER_API_KEY".into(),
             allow_unauthenticated: false,
             cors_origins: Vec::new(),
+            allowed_hosts: Vec::new(),
             max_connections: 1024,
             max_concurrent_requests: 512,
             max_queued_requests: 256,
@@ -96,6 +100,19 @@ impl ServerConfig {
         seconds("drain_timeout_s", self.drain_timeout_s, [0, 86_400])?;
         if self.model_name.is_empty() {
             return Err(Problem::new(["server", "model_name"], "`model_name` is empty"));
+        }
+        let is_name = |name: &&String| {
+            let has_port = match name.strip_prefix('[') {
+                Some(rest) => !rest.ends_with(']'),
+                None => name.contains(':') && name.parse::<std::net::Ipv6Addr>().is_err(),
+            };
+            !has_port && !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || "/@*".contains(c))
+        };
+        if let Some(name) = self.allowed_hosts.iter().find(|name| !is_name(name)) {
+            let message = format!(
+                "`allowed_hosts` has `{name}`, it must be a name or an address without a port, as in `box.lan`"
+            );
+            return Err(Problem::new(["server", "allowed_hosts"], message));
         }
         Ok(())
     }

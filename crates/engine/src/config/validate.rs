@@ -5,10 +5,9 @@ use tokenrouter_dtmc::MAX_MODELS;
 
 use super::error::{Problem, in_range};
 use super::{
-    Config, DeviceConfig, ExecutionConfig, LatencyProfile, ModelConfig, RoutingConfig, RunnerKind, ThresholdConfig,
-    list, nearest,
+    Config, DeviceConfig, ExecutionConfig, LatencyProfile, ModelConfig, RoutingConfig, ThresholdConfig, list, nearest,
 };
-use crate::routing::registry::{self, MethodEntry};
+use tokenrouter_core::routing::registry::{self, MethodEntry};
 
 impl Config {
     /// Checks what the types cannot express.
@@ -21,6 +20,7 @@ impl Config {
             return Err(Problem::new(["models"], message));
         }
         validate_routing(&self.routing)?;
+        self.validate_targets()?;
         for (name, model) in &self.models {
             model.validate(name)?;
         }
@@ -28,6 +28,24 @@ impl Config {
         self.validate_system()?;
         self.server.validate()?;
         self.validate_batching()
+    }
+
+    /// The models that rules name.
+    fn validate_targets(&self) -> Result<(), Problem> {
+        for (model, rules) in self.routing.options.get("rules").and_then(Value::as_object).into_iter().flatten() {
+            let one = std::slice::from_ref(rules);
+            let rules = rules.as_array().map_or(one, Vec::as_slice);
+            let targets = rules.iter().filter_map(|rule| rule["to"].as_str());
+            let named = [("", model.as_str())].into_iter().chain(targets.map(|to| (".to", to)));
+            if let Some((key, name)) = named.into_iter().find(|(_, name)| !self.models.contains_key(*name)) {
+                let names = self.model_names();
+                let hint = nearest(name, names.iter().map(String::as_str));
+                let known = list(&names);
+                let message = format!("`routing.rules.{model}{key}` names model `{name}`, known are {known}{hint}");
+                return Err(Problem::new(["routing", "rules", model], message));
+            }
+        }
+        Ok(())
     }
 
     /// All models are emulated or none; the mistake is in the smaller group, or in what differs from the first model.
@@ -85,6 +103,22 @@ impl Config {
             }
             endpoint.validate(name)?;
         }
+        self.validate_ports()
+    }
+
+    /// No two nodes of one machine accept connections at the same place, and none where the HTTP server does. Nodes of
+    /// several machines may all have the same address of their own.
+    fn validate_ports(&self) -> Result<(), Problem> {
+        let own = format!("tcp://{}:{}", self.server.host, self.server.port);
+        let mut taken = vec![("server.port", own.as_str())];
+        for (name, endpoint) in &self.system.peer_endpoints {
+            let free = endpoint.bind.ends_with(":0") || !endpoint.bind.starts_with("tcp://127.");
+            if let Some((by, _)) = taken.iter().find(|(_, bind)| *bind == endpoint.bind).filter(|_| !free) {
+                let message = format!("`peer_endpoints.{name}.bind` is `{}`, which `{by}` has already", endpoint.bind);
+                return Err(Problem::new(["system", "peer_endpoints", name, "bind"], message));
+            }
+            taken.push((name, &endpoint.bind));
+        }
         Ok(())
     }
 
@@ -95,6 +129,9 @@ impl Config {
             return Err(Problem::new(["batching", "max_wait_ms"], message));
         }
         batching.adaptation.validate()?;
+        if let Some(profile) = &batching.profile {
+            profile.validate(self.models.len())?;
+        }
         let problem = |message| Problem::new(["batching", "thresholds"], message);
         match &batching.thresholds {
             ThresholdConfig::Eager => Ok(()),
@@ -111,7 +148,8 @@ impl Config {
                 if let Some(zero) = vector.iter().position(|threshold| *threshold == 0) {
                     return Err(problem("a threshold of 0 is not allowed, the smallest is 1".into()).entry(zero));
                 }
-                crate::scheduler::check_thresholds(vector, self.models.len(), self.system.max_active).map_err(problem)
+                tokenrouter_core::scheduler::check_thresholds(vector, self.models.len(), self.system.max_active)
+                    .map_err(problem)
             }
         }
     }
@@ -135,12 +173,15 @@ impl ModelConfig {
             });
         }
         self.validate_layers(name)?;
+        if let Some((twice, core)) =
+            self.cores.iter().flatten().enumerate().find_map(|(at, core)| {
+                self.cores.as_ref().filter(|cores| cores[..at].contains(core)).map(|_| (at, core))
+            })
+        {
+            return Err(at("cores", format!("`cores` of model `{name}` names core {core} twice")).entry(twice));
+        }
         in_range(["models", name, "scheduler", "max_step_tokens"], self.scheduler.max_step_tokens, [1, 8192])?;
         self.validate_latency(name)?;
-        if self.runner == RunnerKind::Candle && self.device != DeviceConfig::Cpu {
-            let message = format!("model `{name}`: `runner: candle` computes on `cpu`; use `runner: native`");
-            return Err(at("runner", message));
-        }
         if self.tp_size == 0 || self.tp_size > 64 {
             let message = format!("model `{name}`: `tp_size` is {}, allowed are 1 to 64", self.tp_size);
             return Err(at("tp_size", message));

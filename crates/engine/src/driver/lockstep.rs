@@ -3,7 +3,7 @@
 
 use std::sync::mpsc::Receiver;
 
-use super::{Inbound, Station};
+use super::{Inbound, ModelWorker};
 use crate::profile::Activity;
 use tokenrouter_core::request::ModelIndex;
 use tokenrouter_core::scheduler::Next;
@@ -11,7 +11,7 @@ use tokenrouter_core::scheduler::Next;
 /// The parts of the thread.
 pub(crate) struct Lockstep {
     /// By model.
-    pub(crate) stations: Vec<Station>,
+    pub(crate) workers: Vec<ModelWorker>,
     pub(crate) entry: ModelIndex,
     pub(crate) inbox: Receiver<Inbound>,
 }
@@ -19,7 +19,7 @@ pub(crate) struct Lockstep {
 impl Lockstep {
     /// Runs until told to stop.
     pub(crate) fn run(mut self) {
-        let models = self.stations.len();
+        let models = self.workers.len();
         loop {
             while let Ok(inbound) = self.inbox.try_recv() {
                 if self.take(inbound) {
@@ -32,9 +32,10 @@ impl Lockstep {
                 rows += self.turn(model);
             }
             if rows == 0 {
+                self.workers.iter_mut().for_each(ModelWorker::settle);
                 // All senders gone means that the engine is gone.
                 let inbound = self.inbox.recv().unwrap_or(Inbound::Stop);
-                self.stations.iter_mut().for_each(|station| station.note(Activity::Idle));
+                self.workers.iter_mut().for_each(|worker| worker.note(Activity::Idle));
                 if self.take(inbound) {
                     return;
                 }
@@ -45,24 +46,24 @@ impl Lockstep {
     /// Handles one inbound; true means stop.
     fn take(&mut self, inbound: Inbound) -> bool {
         let Inbound::Event(event) = inbound else { return true };
-        self.stations[self.entry].handle(event);
+        self.workers[self.entry].handle(event);
         self.deliver();
         false
     }
 
     /// Steps every request that a model holds once; returns the rows.
     fn turn(&mut self, model: ModelIndex) -> usize {
-        let station = &mut self.stations[model];
-        let held = station.held();
+        let worker = &mut self.workers[model];
+        let held = worker.held();
         if held == 0 {
             return 0;
         }
         // The others had their turns.
-        station.note(Activity::Idle);
+        worker.note(Activity::Idle);
         let mut rows = 0;
         // More than one batch where `max_batch` or `max_step_tokens` is smaller than what is held.
-        while rows < held && station.poll() == Next::Launch {
-            rows += station.step();
+        while rows < held && worker.poll() == Next::Launch {
+            rows += worker.step();
         }
         self.deliver();
         rows
@@ -70,13 +71,13 @@ impl Lockstep {
 
     /// Hands messages over until there are none.
     fn deliver(&mut self) {
-        let models = self.stations.len();
+        let models = self.workers.len();
         let mut pending = true;
         while std::mem::take(&mut pending) {
             for (from, to) in (0..models).flat_map(|from| (0..models).map(move |to| (from, to))) {
-                while let Some(message) = self.stations[from].outbox[to].pop_front() {
+                while let Some(message) = self.workers[from].outbox[to].pop_front() {
                     if let Inbound::Event(event) = message {
-                        self.stations[to].handle(event);
+                        self.workers[to].handle(event);
                     }
                     pending = true;
                 }

@@ -1,19 +1,19 @@
 //! Real time: threads that feed scheduler cores with events and run their batches.
 //!
-//! A [`Station`] is one model's core with its runner. A [`Subserver`] drives one station by itself; [`Lockstep`] drives
-//! all of them in rounds. [`Survivors`] lets subservers that know nothing of each other serve one request in turn.
+//! A [`ModelWorker`] is one model's core with its runner. A [`Subserver`] drives one of them by itself; [`Lockstep`] drives
+//! all of them in rounds. [`DetachedStates`] lets subservers that know nothing of each other serve one request in turn.
 
+mod detached;
 mod lockstep;
-mod station;
 mod streams;
 mod subserver;
-mod survivors;
+mod worker;
 
+pub(crate) use detached::DetachedStates;
 pub(crate) use lockstep::Lockstep;
-pub(crate) use station::{Clients, Shared, Station};
 pub(crate) use streams::Streams;
 pub(crate) use subserver::{Carrier, Outlet, Subserver};
-pub(crate) use survivors::Survivors;
+pub(crate) use worker::{Clients, ModelWorker, Shared};
 
 use tokenrouter_core::request::{RequestId, StreamEvent};
 use tokenrouter_core::scheduler::Event;

@@ -1,11 +1,11 @@
-//! A thread with one station and an inbox: the models run asynchronously.
+//! A thread with one model worker and an inbox: the models run asynchronously.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::time::Duration;
 
-use super::{Inbound, Station};
+use super::{Inbound, ModelWorker};
 use crate::profile::Activity;
 use tokenrouter_core::scheduler::Next;
 
@@ -41,7 +41,7 @@ impl Outlet {
 
 /// The parts of a subserver's thread.
 pub(crate) struct Subserver {
-    pub(crate) station: Station,
+    pub(crate) worker: ModelWorker,
     pub(crate) inbox: Receiver<Inbound>,
     /// Of all subservers, by model; empty when this one is alone.
     pub(crate) peers: Vec<Outlet>,
@@ -60,15 +60,16 @@ impl Subserver {
                 }
             }
             let blocked = !self.flush();
-            match self.station.poll() {
+            match self.worker.poll() {
                 Next::Launch => {
-                    self.station.step();
+                    self.worker.step();
                     self.flush();
                 }
                 Next::Wait(until) => {
-                    self.station.note(Activity::Scheduling);
-                    let inbound = self.wait(if blocked { Some(self.station.now() + RETRY) } else { until });
-                    self.station.note(Activity::Idle);
+                    self.worker.note(Activity::Scheduling);
+                    self.worker.settle();
+                    let inbound = self.wait(if blocked { Some(self.worker.now() + RETRY) } else { until });
+                    self.worker.note(Activity::Idle);
                     if inbound.is_some_and(|inbound| self.take(inbound)) {
                         return;
                     }
@@ -82,7 +83,7 @@ impl Subserver {
             // All senders gone means that the engine is gone.
             return Some(self.inbox.recv().unwrap_or(Inbound::Stop));
         };
-        match self.inbox.recv_timeout(until.saturating_sub(self.station.now())) {
+        match self.inbox.recv_timeout(until.saturating_sub(self.worker.now())) {
             Ok(inbound) => Some(inbound),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => Some(Inbound::Stop),
@@ -92,8 +93,8 @@ impl Subserver {
     /// Handles one inbound; true means stop.
     fn take(&mut self, inbound: Inbound) -> bool {
         match inbound {
-            Inbound::Event(event) => self.station.handle(event),
-            Inbound::Stream(id, event) => self.station.emit(id, event),
+            Inbound::Event(event) => self.worker.handle(event),
+            Inbound::Stream(id, event) => self.worker.emit(id, event),
             Inbound::Stop => return true,
         }
         self.flush();
@@ -104,7 +105,7 @@ impl Subserver {
     /// which may be blocked on it.
     fn flush(&mut self) -> bool {
         let mut delivered = true;
-        for (outlet, outbox) in self.peers.iter().zip(&mut self.station.outbox) {
+        for (outlet, outbox) in self.peers.iter().zip(&mut self.worker.outbox) {
             while let Some(message) = outbox.pop_front() {
                 if let Err(message) = outlet.try_send(message) {
                     outbox.push_front(message);

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::EngineError;
 use crate::config::{Config, ExecutionConfig};
-use crate::node::Facts;
+use crate::node::NodeFacts;
 use tokenrouter_core::request::ModelIndex;
 use tokenrouter_core::routing::registry;
 use tokenrouter_core::scheduler::ThresholdTable;
@@ -16,8 +16,10 @@ use tokenrouter_core::scheduler::ThresholdTable;
 pub(super) fn local_model(config: &Config, name: &str) -> Result<ModelIndex, EngineError> {
     let names = config.model_names();
     let Some(local) = config.models.get_index_of(name) else {
-        let (known, hint) =
-            (crate::config::list(&names), crate::config::nearest(name, names.iter().map(String::as_str)));
+        let (known, hint) = (
+            tokenrouter_core::names::list(&names),
+            tokenrouter_core::names::nearest(name, names.iter().map(String::as_str)),
+        );
         return Err(EngineError::Unusable(format!("unknown model `{name}` for this node, known are {known}{hint}")));
     };
     if names.len() != 2 {
@@ -42,7 +44,7 @@ pub(super) fn facts(
     thresholds: &ThresholdTable,
     (vocab, vocabulary): (usize, Option<u64>),
     (kv_blocks, token_limit): (usize, usize),
-) -> Facts {
+) -> NodeFacts {
     let max_active = config.system.max_active;
     let table: String = (1..=max_active).fold(String::new(), |mut text, active| {
         let _infallible = write!(text, "{:?}", thresholds.row(active));

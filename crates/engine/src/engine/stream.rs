@@ -159,8 +159,8 @@ impl Drop for TokenStream {
                 self.inner.streams.remove(self.id);
             }
         }
-        if let Some(survivors) = &self.inner.survivors {
-            survivors.forget(self.id);
+        if let Some(detached) = &self.inner.detached {
+            detached.forget(self.id);
         }
     }
 }

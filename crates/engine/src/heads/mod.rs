@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokenrouter_core::routing;
-pub use tokenrouter_core::routing::{HeadKind, HeadSizes};
+use tokenrouter_core::routing::{HeadKind, HeadSizes};
 use tokenrouter_core::step::StepOutput;
 
 pub use citer::CiterHead;

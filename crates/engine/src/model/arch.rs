@@ -86,7 +86,10 @@ impl Arch {
         let turns = |frequency: &f32| frequency.is_finite() && *frequency > 0.0;
         let positive = |number: f32| number.is_finite() && number > 0.0;
         if !(positive(self.eps) && positive(self.rope_theta) && self.inverse_frequencies().iter().all(turns)) {
-            return Err(format!("norm epsilon {} and rope base {} must be positive, and so the frequencies", self.eps, self.rope_theta));
+            return Err(format!(
+                "norm epsilon {} and rope base {} must be positive, and so the frequencies",
+                self.eps, self.rope_theta
+            ));
         }
         Ok(())
     }

@@ -114,7 +114,9 @@ fn window(config: &Object<'_>, model_type: &str, layers: usize) -> Result<Option
             }
             let known = ["full_attention", "sliding_attention"];
             if let Some(other) = types.iter().find(|kind| !known.contains(kind)) {
-                return Err(format!("key `layer_types` has `{other}`, supported are `full_attention`, `sliding_attention`"));
+                return Err(format!(
+                    "key `layer_types` has `{other}`, supported are `full_attention`, `sliding_attention`"
+                ));
             }
             let slides = types.contains(&"sliding_attention");
             if slides && window.is_none() {
@@ -192,9 +194,13 @@ mod tests {
     #[test]
     fn defaults_are_those_of_transformers() {
         let config = read(json!({})).expect("valid");
-        assert_eq!((config.arch.kv_heads, config.arch.head_dim, config.tied, config.arch.qkv_bias), (4, 16, false, false));
+        assert_eq!(
+            (config.arch.kv_heads, config.arch.head_dim, config.tied, config.arch.qkv_bias),
+            (4, 16, false, false)
+        );
         assert!(read(json!({"attention_bias": true})).expect("valid").arch.qkv_bias);
-        let qwen3 = read(json!({"model_type": "qwen3", "num_key_value_heads": 2, "hidden_act": "silu"})).expect("valid");
+        let qwen3 =
+            read(json!({"model_type": "qwen3", "num_key_value_heads": 2, "hidden_act": "silu"})).expect("valid");
         assert_eq!(qwen3.arch.head_dim, 128);
         // For Qwen, Transformers would take another number than that of the heads.
         let message = read(json!({"model_type": "qwen3"})).expect_err("incomplete");
@@ -205,7 +211,10 @@ mod tests {
     fn what_is_not_computed_is_refused_by_name() {
         for (changes, wanted) in [
             (json!({"model_type": "granite"}), "`model_type` `granite` is not supported, supported are `llama`"),
-            (json!({"architectures": ["Qwen2ForRewardModel"]}), "`architectures` is `Qwen2ForRewardModel`, supported are"),
+            (
+                json!({"architectures": ["Qwen2ForRewardModel"]}),
+                "`architectures` is `Qwen2ForRewardModel`, supported are",
+            ),
             (json!({"hidden_act": "gelu"}), "key `hidden_act` is `gelu`, supported is `silu`"),
             (json!({"hidden_act": "gelu_pytorch_tanh"}), "`gelu_pytorch_tanh`"),
             (json!({"layer_types": ["full_attention", "linear_attention"]}), "`layer_types` has `linear_attention`"),
@@ -214,7 +223,10 @@ mod tests {
             (json!({"sliding_window": -1}), "key `sliding_window` is `-1`, allowed is a whole number"),
             (json!({"num_key_value_heads": "two"}), "key `num_key_value_heads` is `\"two\"`"),
             (json!({"head_dim": 15}), "head dimension 15 is odd"),
-            (json!({"tie_word_embeddings": "no"}), "key `tie_word_embeddings` is `\"no\"`, allowed is `true` or `false`"),
+            (
+                json!({"tie_word_embeddings": "no"}),
+                "key `tie_word_embeddings` is `\"no\"`, allowed is `true` or `false`",
+            ),
         ] {
             let message = read(changes).expect_err("refused");
             assert!(message.contains(wanted), "{message}");

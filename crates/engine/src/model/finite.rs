@@ -74,8 +74,8 @@ pub(super) fn check_blocks(kind: BlockKind, blocks: &[u8]) -> Result<(), String>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_core::quantized::{GgmlDType, QTensor, ggml_file::qtensor_from_ggml};
     use candle_core::Device;
+    use candle_core::quantized::{GgmlDType, QTensor, ggml_file::qtensor_from_ggml};
 
     #[test]
     fn the_first_value_that_is_not_finite_is_named() {

@@ -95,7 +95,8 @@ fn read_divisors(metadata: &GgufMetadata<'_>, parts: &Parts, arch: &Arch) -> Res
         return Err(metadata.invalid(format!("tensor `{NAME}` holds {bad}, allowed are numbers above 0")));
     }
     if arch.rope_scaling != RopeScaling::None {
-        return Err(metadata.invalid(format!("tensor `{NAME}` and `rope.scaling.type` change the same frequencies: one is allowed")));
+        return Err(metadata
+            .invalid(format!("tensor `{NAME}` and `rope.scaling.type` change the same frequencies: one is allowed")));
     }
     Ok(Some(values))
 }
@@ -119,7 +120,8 @@ fn read_arch(metadata: &GgufMetadata<'_>, parts: &Parts, warnings: &mut Vec<Stri
     for suffix in ["attention.value_length", "rope.dimension_count"] {
         match optional(suffix)? {
             Some(other) if other != head_dim => {
-                let message = format!("metadata key `{}` is {other}, allowed is the head's length {head_dim}", key(suffix));
+                let message =
+                    format!("metadata key `{}` is {other}, allowed is the head's length {head_dim}", key(suffix));
                 return Err(metadata.invalid(message));
             }
             _ => {}

@@ -83,7 +83,8 @@ impl File {
 fn check_tokenizer(path: &Path) -> Result<Option<String>, ModelError> {
     let text = std::fs::read(path).map_err(|error| ModelError::io(path, error))?;
     let invalid = |message: String| ModelError::invalid(path, message);
-    let keys: BTreeMap<String, IgnoredAny> = serde_json::from_slice(&text).map_err(|error| invalid(error.to_string()))?;
+    let keys: BTreeMap<String, IgnoredAny> =
+        serde_json::from_slice(&text).map_err(|error| invalid(error.to_string()))?;
     let entries = keys.iter().map(|(key, value)| (key.as_str(), value));
     TOKENIZER.check(entries, |_| Value::Bool(true)).map_err(invalid)
 }
@@ -117,7 +118,9 @@ fn end_tokens(
         }
     }
     if ids.is_empty() {
-        return Err(files[1].invalid("key `eos_token_id` is missing, and no other file names a token that ends an answer"));
+        return Err(
+            files[1].invalid("key `eos_token_id` is missing, and no other file names a token that ends an answer")
+        );
     }
     ids.sort_unstable();
     ids.dedup();

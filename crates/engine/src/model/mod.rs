@@ -1,11 +1,10 @@
-//! Decoder-only transformers: architecture, weights, and the candle implementation over ragged batches.
+//! Decoder-only transformers: architecture, weights, tokenizer.
 //!
 //! Llama, Qwen2 and Qwen3 (dense), from GGUF or from a directory with `config.json` and safetensors. What a file says and
 //! is not computed is refused by name: `keys` has the tables, `names` the tensors.
 
 mod arch;
 mod config_json;
-mod decoder;
 mod export;
 mod finite;
 mod gguf;
@@ -24,7 +23,6 @@ mod weights;
 
 pub use crate::files::ModelError;
 pub use arch::{Arch, Family};
-pub use decoder::Decoder;
 pub use export::export_gguf;
 pub use patch::{LinearPatch, LinearPatches};
 pub use rope::{RopeScaling, Yarn};

@@ -17,8 +17,13 @@ pub(super) enum Kind {
 }
 
 /// Ends of names of tensors that other programs keep in files although they compute them.
-const IRRELEVANT: [&str; 5] =
-    [".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached", ".attn.masked_bias", ".attn_rot_embd.weight"];
+const IRRELEVANT: [&str; 5] = [
+    ".rotary_emb.inv_freq",
+    ".rotary_emb.cos_cached",
+    ".rotary_emb.sin_cached",
+    ".attn.masked_bias",
+    ".attn_rot_embd.weight",
+];
 
 /// Names of the tensors of one model.
 pub(super) struct Names {

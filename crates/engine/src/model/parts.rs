@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use candle_core::Device;
-use candle_core::quantized::gguf_file::{Content, Value};
 use candle_core::quantized::QTensor;
+use candle_core::quantized::gguf_file::{Content, Value};
 
 use super::ModelError;
 use crate::files::GgufMetadata;
@@ -83,7 +83,10 @@ impl Parts {
             for (key, want) in [("split.count", count), ("split.no", index)] {
                 let have = part.metadata().usize(key)?;
                 if have != want {
-                    return Err(ModelError::invalid(&part.path, format!("`{key}` is {have}, by its name it is {want}")));
+                    return Err(ModelError::invalid(
+                        &part.path,
+                        format!("`{key}` is {have}, by its name it is {want}"),
+                    ));
                 }
             }
             parts.push(part);
@@ -132,7 +135,9 @@ impl Part {
         let file = File::open(path).map_err(|error| ModelError::io(path, error))?;
         let mut reader = BufReader::new(file);
         let mut magic = [0u8; 4];
-        reader.read_exact(&mut magic).map_err(|_| ModelError::invalid(path, "not a GGUF file: shorter than 4 bytes"))?;
+        reader
+            .read_exact(&mut magic)
+            .map_err(|_| ModelError::invalid(path, "not a GGUF file: shorter than 4 bytes"))?;
         if &magic != b"GGUF" {
             let message = format!("not a GGUF file: it starts with {magic:?}, not with `GGUF`");
             return Err(ModelError::invalid(path, message));

@@ -54,9 +54,7 @@ impl Yarn {
     /// The share of each frequency that is divided, from 0 to 1.
     fn ramp(&self, theta: f32, dim: usize) -> impl Fn(usize) -> f32 {
         let (theta, context, width) = (f64::from(theta), f64::from(self.original_context), dim as f64);
-        let turns = |beta: f32| {
-            width * (context / (f64::from(beta) * std::f64::consts::TAU)).ln() / (2.0 * theta.ln())
-        };
+        let turns = |beta: f32| width * (context / (f64::from(beta) * std::f64::consts::TAU)).ln() / (2.0 * theta.ln());
         let (mut low, mut high) = (turns(self.beta_fast), turns(self.beta_slow));
         if self.truncate {
             (low, high) = (low.floor(), high.ceil());
@@ -119,7 +117,11 @@ pub(super) fn from_json(config: &Object<'_>) -> Result<(f32, RopeScaling), Strin
     let mut scaling = None;
     for rope in [new, old].into_iter().flatten() {
         if let Some(kind) = rope.entries().find(|(_, value)| value.is_object()) {
-            return Err(format!("{} is given per type of layer (`{}`), one for all layers is supported", rope.name(), kind.0));
+            return Err(format!(
+                "{} is given per type of layer (`{}`), one for all layers is supported",
+                rope.name(),
+                kind.0
+            ));
         }
         if let Some(nested) = rope.number("rope_theta")?
             && *theta.get_or_insert(nested) != nested
@@ -149,8 +151,14 @@ fn scaling_of(config: &Object<'_>, rope: &Object<'_>) -> Result<RopeScaling, Str
         "linear" => &["factor"],
         "llama3" => &["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"],
         "yarn" => &[
-            "factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale",
-            "mscale_all_dim", "truncate",
+            "factor",
+            "original_max_position_embeddings",
+            "attention_factor",
+            "beta_fast",
+            "beta_slow",
+            "mscale",
+            "mscale_all_dim",
+            "truncate",
         ],
         other => {
             return Err(format!(
@@ -177,7 +185,9 @@ fn scaling_of(config: &Object<'_>, rope: &Object<'_>) -> Result<RopeScaling, Str
             let (low, high) = (rope.required_number("low_freq_factor")?, rope.required_number("high_freq_factor")?);
             if !(low > 0.0 && high > low) {
                 let name = rope.name();
-                return Err(format!("`low_freq_factor` {low} of {name} must be above 0 and below `high_freq_factor` {high}"));
+                return Err(format!(
+                    "`low_freq_factor` {low} of {name} must be above 0 and below `high_freq_factor` {high}"
+                ));
             }
             let original_context = original_context(config, rope)?;
             let missing = || format!("key `original_max_position_embeddings` of {} is missing", rope.name());
@@ -246,7 +256,9 @@ pub(super) fn from_gguf(metadata: &GgufMetadata<'_>, name: &str, context: usize)
     // As llama.cpp has it: 0 says that there is no scaling, and a factor without a type is linear.
     let factor = factor.filter(|factor| *factor != 0.0).unwrap_or(1.0);
     if !(factor.is_finite() && factor >= 1.0) {
-        return Err(metadata.invalid(format!("metadata key `{}` is {factor}, allowed are 1 and more", key("scaling.factor"))));
+        return Err(
+            metadata.invalid(format!("metadata key `{}` is {factor}, allowed are 1 and more", key("scaling.factor")))
+        );
     }
     let kind = metadata.optional_str(&key("scaling.type"))?;
     match kind.as_deref() {
@@ -282,6 +294,8 @@ pub(super) fn from_gguf(metadata: &GgufMetadata<'_>, name: &str, context: usize)
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use serde_json::{Value, json};
 
@@ -319,7 +333,9 @@ mod tests {
         assert_eq!(got[0], 1.0);
         assert!((f64::from(got[63]) * 4.0 / 1e6f64.powf(-126.0 / 128.0) - 1.0).abs() < 1e-5);
         let plain = RopeScaling::None.frequencies(theta, 128);
-        assert!(got[23] == plain[23] && got[24] < plain[24] && got[39] > plain[39] / 4.0 && got[40] <= plain[40] / 3.999);
+        assert!(
+            got[23] == plain[23] && got[24] < plain[24] && got[39] > plain[39] / 4.0 && got[40] <= plain[40] / 3.999
+        );
         assert!((scaling.attention() - (0.1 * 4f32.ln() + 1.0)).abs() < 1e-6);
     }
 
@@ -360,7 +376,10 @@ mod tests {
     #[test]
     fn what_is_not_computed_is_refused_by_name() {
         for (config, wanted) in [
-            (json!({"rope_parameters": {"rope_type": "longrope"}}), "`rope_parameters` has type `longrope`, supported are"),
+            (
+                json!({"rope_parameters": {"rope_type": "longrope"}}),
+                "`rope_parameters` has type `longrope`, supported are",
+            ),
             (json!({"rope_scaling": {"type": "dynamic", "factor": 2.0}}), "`rope_scaling` has type `dynamic`"),
             (json!({"rope_scaling": {"type": "linear"}}), "`factor` of `rope_scaling` is missing"),
             (json!({"rope_scaling": {"type": "linear", "factor": 0.0}}), "is 0, allowed are 1 and more"),
@@ -368,9 +387,15 @@ mod tests {
             (json!({"rope_scaling": {"rope_type": "default", "mrope_section": [16]}}), "key `mrope_section` is `[16]`"),
             (json!({"rope_scaling": "linear"}), "key `rope_scaling` is `\"linear\"`"),
             (json!({"rope_parameters": {"partial_rotary_factor": 0.5}}), "key `partial_rotary_factor` is `0.5`"),
-            (json!({"rope_parameters": {"full_attention": {"rope_theta": 1e6}}}), "per type of layer (`full_attention`)"),
+            (
+                json!({"rope_parameters": {"full_attention": {"rope_theta": 1e6}}}),
+                "per type of layer (`full_attention`)",
+            ),
             (json!({"rope_theta": 5.0, "rope_parameters": {"rope_theta": 6.0}}), "`rope_theta` is 5 and, in"),
-            (json!({"rope_parameters": {"rope_theta": 6.0}, "rope_scaling": {"type": "linear", "factor": 2.0}}), "different things"),
+            (
+                json!({"rope_parameters": {"rope_theta": 6.0}, "rope_scaling": {"type": "linear", "factor": 2.0}}),
+                "different things",
+            ),
             (json!({"rope_theta": 0.0}), "above 1"),
         ] {
             let message = read(&config).expect_err("refused");

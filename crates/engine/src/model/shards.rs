@@ -100,7 +100,10 @@ fn check_complete(dir: &Path, names: &BTreeSet<String>) -> Result<(), ModelError
         let Some((start, part, count)) = numbered(name) else { continue };
         let all = (1..=count).map(|part| format!("{start}-{part:05}-of-{count:05}.safetensors"));
         if let Some(missing) = all.into_iter().find(|name| !names.contains(name)) {
-            return Err(ModelError::invalid(dir, format!("file `{missing}` is missing: `{name}` is part {part} of {count}")));
+            return Err(ModelError::invalid(
+                dir,
+                format!("file `{missing}` is missing: `{name}` is part {part} of {count}"),
+            ));
         }
     }
     Ok(())
@@ -141,7 +144,10 @@ mod tests {
         let dir = folder(&["x.safetensors", "y.safetensors", "z.safetensors", "._x.safetensors"], Some(index.clone()));
         let (names, warning) = chosen(&dir).expect("complete");
         assert_eq!(names, ["x.safetensors", "y.safetensors"]);
-        assert_eq!(warning.as_deref(), Some("`z.safetensors` not read: model.safetensors.index.json does not name them"));
+        assert_eq!(
+            warning.as_deref(),
+            Some("`z.safetensors` not read: model.safetensors.index.json does not name them")
+        );
         let message = chosen(&folder(&["x.safetensors"], Some(index))).expect_err("a missing file");
         assert!(message.contains("file `y.safetensors` is missing, which has 1 tensors such as `b`"), "{message}");
     }

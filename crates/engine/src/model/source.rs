@@ -40,7 +40,8 @@ pub fn locate(config: &ModelConfig) -> Result<PathBuf, ModelError> {
             Err(ModelError::NotFound(message))
         }
         Some(file) if looks_like_a_path(file) => {
-            let message = format!("`source: {file}` looks like a file or folder: these go under `path`, as `path: {file}`");
+            let message =
+                format!("`source: {file}` looks like a file or folder: these go under `path`, as `path: {file}`");
             Err(ModelError::NotFound(message))
         }
         Some(id) if id.split('/').count() == 2 => from_hub(id),
@@ -70,7 +71,8 @@ fn from_hub(id: &str) -> Result<PathBuf, ModelError> {
     let repo = api.map_err(|error| failed("the hub client", error))?.model(id.to_owned());
     let info = repo.info().map_err(|error| failed("the list of files", error))?;
     // Weights in folders, and in other forms, belong to other programs.
-    let weights = |name: &str| name.ends_with(".safetensors") && !name.contains('/') && !name.starts_with("consolidated");
+    let weights =
+        |name: &str| name.ends_with(".safetensors") && !name.contains('/') && !name.starts_with("consolidated");
     let wanted = |name: &str| {
         weights(name)
             || [
@@ -102,6 +104,8 @@ mod tests {
             let message = locate(&config).expect_err("no hub id").to_string();
             assert!(message.contains(&format!("these go under `path`, as `path: {source}`")), "{message}");
         }
-        assert!(!looks_like_a_path("Qwen/Qwen3-0.6B") && !looks_like_a_path("demo") && !looks_like_a_path("org/my.model"));
+        assert!(
+            !looks_like_a_path("Qwen/Qwen3-0.6B") && !looks_like_a_path("demo") && !looks_like_a_path("org/my.model")
+        );
     }
 }

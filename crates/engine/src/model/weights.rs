@@ -156,7 +156,8 @@ impl Weights {
     }
 
     fn checked(&self, slot: Slot, result: Result<(), String>) -> Result<(), ModelError> {
-        result.map_err(|problem| ModelError::invalid(&self.path, format!("tensor `{}` holds {problem}", self.name(slot))))
+        result
+            .map_err(|problem| ModelError::invalid(&self.path, format!("tensor `{}` holds {problem}", self.name(slot))))
     }
 
     /// Bytes of the files.
@@ -214,7 +215,8 @@ impl Weights {
         let Store::Safetensors { tensors, tied } = &self.store else { return Ok(None) };
         let (head, embedding) = (hf_name(Slot::Head), hf_name(Slot::Embedding));
         if !tied && !tensors.has(&head) {
-            let message = format!("tensor `{head}` is missing, and config.json does not say `\"tie_word_embeddings\": true`");
+            let message =
+                format!("tensor `{head}` is missing, and config.json does not say `\"tie_word_embeddings\": true`");
             return Err(ModelError::invalid(&self.path, message));
         }
         let differs = *tied && tensors.has(&head) && !tensors.are_equal(&head, &embedding)?;

@@ -55,7 +55,7 @@ pub fn link_latency(small: &Config, large: &Config, rounds: usize) -> Result<Lin
 }
 
 fn plan(config: &Config, local: usize) -> NodePlan<'_> {
-    let facts = super::Facts::new();
+    let facts = super::NodeFacts::new();
     NodePlan { config, local, vocab: 32_000, token_limit: 1 << 16, facts, start: Instant::now() }
 }
 

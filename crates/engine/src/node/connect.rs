@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use rustls::{ClientConfig, ServerConfig};
 
 use super::connection::{Incoming, Secure};
-use super::hello::{self, Facts, Refusal};
-use super::keys::{PrivateKey, PublicKey};
+use super::hello::{self, NodeFacts, Refusal};
 use super::peer::{LinkInput, Status};
 use super::{NodeError, NodePlan, Outlets, Stop, bounds, peer_timeout, resolve, tls};
 use crate::config::Config;
+use crate::keys::{KeyError, PrivateKey, PublicKey};
 use tokenrouter_core::request::ModelIndex;
 use tokenrouter_core::transport::codec::{self, Bounds, MAX_PACKET};
 
@@ -41,7 +41,7 @@ struct Peer {
 pub(super) struct Entrance {
     local: String,
     own: PrivateKey,
-    facts: Facts,
+    facts: NodeFacts,
     keys: Vec<Option<PublicKey>>,
     peers: OnceLock<Vec<Peer>>,
     write: Duration,
@@ -67,14 +67,14 @@ impl Entrance {
         };
         let keys = names.iter().map(key).collect::<Result<Vec<_>, _>>()?;
         if own.public() != keys[plan.local] {
-            return Err(NodeError::key(
+            return Err(NodeError::Key(KeyError::new(
                 key_file,
                 format!(
                     "its public key is {}, and `system.peer_endpoints.{local}.public_key` is {}",
                     own.public(),
                     keys[plan.local]
                 ),
-            ));
+            )));
         }
         Ok(Self {
             local,

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::{ServerName, SubjectPublicKeyInfoDer};
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 
-use super::keys::PublicKey;
 use super::tls::UnknownKey;
+use crate::keys::PublicKey;
 
 /// Bytes that are read at a time.
 const CHUNK: usize = 1 << 16;

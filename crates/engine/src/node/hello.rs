@@ -15,13 +15,13 @@ const MAGIC: &[u8; 8] = b"trouter\n";
 const MAX_HELLO: usize = 1 << 16;
 
 /// What a system is, by name: must be the same at all nodes.
-pub(crate) type Facts = IndexMap<String, String>;
+pub(crate) type NodeFacts = IndexMap<String, String>;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Hello {
     model: String,
-    facts: Facts,
+    facts: NodeFacts,
 }
 
 /// A connection came to nothing.
@@ -37,7 +37,7 @@ pub(super) enum Refusal {
 pub(super) fn exchange(
     connection: &Secure,
     incoming: &mut Incoming,
-    (model, facts): (&str, &Facts),
+    (model, facts): (&str, &NodeFacts),
     find: &dyn Fn(&str) -> Result<ModelIndex, String>,
     deadline: Instant,
 ) -> Result<ModelIndex, Refusal> {
@@ -58,7 +58,11 @@ pub(super) fn exchange(
 }
 
 /// Reads a greeting; the error says what does not fit.
-fn judge(frame: &[u8], facts: &Facts, find: &dyn Fn(&str) -> Result<ModelIndex, String>) -> Result<ModelIndex, String> {
+fn judge(
+    frame: &[u8],
+    facts: &NodeFacts,
+    find: &dyn Fn(&str) -> Result<ModelIndex, String>,
+) -> Result<ModelIndex, String> {
     let rest = frame.strip_prefix(MAGIC).ok_or("the other end is no TokenRouter node")?;
     let (version, rest) = rest.split_first_chunk::<2>().ok_or("the greeting has no protocol version")?;
     let theirs = u16::from_le_bytes(*version);
@@ -73,9 +77,9 @@ fn judge(frame: &[u8], facts: &Facts, find: &dyn Fn(&str) -> Result<ModelIndex, 
 }
 
 /// Names everything in which two nodes differ.
-fn compare(here: &Facts, there: &Facts, peer: &str) -> Result<(), String> {
+fn compare(here: &NodeFacts, there: &NodeFacts, peer: &str) -> Result<(), String> {
     let names = here.keys().chain(there.keys().filter(|name| !here.contains_key(*name)));
-    let value = |facts: &Facts, name: &str| facts.get(name).map_or("nothing".to_owned(), |value| printable(value));
+    let value = |facts: &NodeFacts, name: &str| facts.get(name).map_or("nothing".to_owned(), |value| printable(value));
     let differences: Vec<String> = names
         .filter(|name| here.get(*name) != there.get(*name))
         .map(|name| {
@@ -97,7 +101,7 @@ fn printable(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn facts(list: &[(&str, &str)]) -> Facts {
+    fn facts(list: &[(&str, &str)]) -> NodeFacts {
         list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 

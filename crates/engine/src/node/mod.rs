@@ -9,20 +9,18 @@ mod bench;
 mod connect;
 mod connection;
 mod hello;
-mod keys;
 mod peer;
 mod tls;
 
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+pub use crate::keys::{KeyError, PrivateKey, PublicKey};
 pub use bench::{LinkLatency, link_latency};
-pub(crate) use hello::Facts;
-pub use keys::{PrivateKey, PublicKey};
+pub(crate) use hello::NodeFacts;
 pub use peer::PeerView;
 pub(crate) use peer::{LinkInput, Status};
 
@@ -39,13 +37,8 @@ use tokenrouter_core::transport::{Link, LinkConfig};
 #[non_exhaustive]
 pub enum NodeError {
     /// A key file cannot be used.
-    #[error("key file {path}: {why}")]
-    Key {
-        /// The file.
-        path: String,
-        /// Why.
-        why: String,
-    },
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// An address cannot be used.
     #[error("`system.peer_endpoints.{model}.{key}` is `{value}`: {why}")]
     Address {
@@ -66,12 +59,6 @@ pub enum NodeError {
     System(String),
 }
 
-impl NodeError {
-    fn key(path: &Path, why: impl Into<String>) -> Self {
-        Self::Key { path: path.display().to_string(), why: why.into() }
-    }
-}
-
 /// What a node needs to know of its system.
 pub(crate) struct NodePlan<'a> {
     pub(crate) config: &'a Config,
@@ -79,7 +66,7 @@ pub(crate) struct NodePlan<'a> {
     pub(crate) local: ModelIndex,
     pub(crate) vocab: usize,
     pub(crate) token_limit: usize,
-    pub(crate) facts: Facts,
+    pub(crate) facts: NodeFacts,
     /// The engine's time zero.
     pub(crate) start: Instant,
 }

@@ -16,7 +16,7 @@ use rustls::{
     SignatureScheme,
 };
 
-use super::keys::{PrivateKey, PublicKey};
+use crate::keys::{PrivateKey, PublicKey};
 
 /// Accepts these keys and no others.
 #[derive(Debug)]

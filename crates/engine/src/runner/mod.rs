@@ -1,17 +1,13 @@
 //! Runners: what computes the steps of one model.
 
-mod candle;
 mod cuda;
 mod emulated;
 mod native;
 pub(crate) mod sampler;
 
-pub use candle::CandleRunner;
 pub use cuda::{CudaRunner, CudaShapes};
 pub use emulated::EmulatedRunner;
 pub use native::NativeRunner;
-pub use tokenrouter_core::emulated::EmulatedModel;
-pub use tokenrouter_core::step::{ModelRunner, RunnerError, Softmax, StepOutput};
 
 use std::sync::Arc;
 

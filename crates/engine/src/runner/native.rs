@@ -11,11 +11,12 @@ use tokenrouter_kernels::{
 };
 
 use super::sampler::{Candidates, Sampler};
-use super::{ModelRunner, RunnerError, RunnerOptions, Softmax, StepOutput, row_inputs};
+use super::{RunnerOptions, row_inputs};
 use crate::config::{KvDtypeConfig, WeightDtype};
 use crate::model::{Arch, Family, LinearPatch, LinearPatches, ModelError, Slot, StoredTensor, Weights};
 use tokenrouter_core::routing::SignalNeeds;
 use tokenrouter_core::step::Batch;
+use tokenrouter_core::step::{ModelRunner, RunnerError, Softmax, StepOutput};
 
 /// Runs a model on the CPU kernels, with its KV cache.
 #[derive(Debug)]

@@ -242,6 +242,8 @@ mod tests {
             (one.clone(), [0.5, 0.3, 0.15, 0.05]),
             (SamplingParams { top_k: 2, ..one.clone() }, [0.625, 0.375, 0.0, 0.0]),
             (SamplingParams { top_p: 0.7, ..one.clone() }, [0.625, 0.375, 0.0, 0.0]),
+            // A nucleus for which nothing is small enough is the most likely token.
+            (SamplingParams { top_p: f32::MIN_POSITIVE, ..one.clone() }, [1.0, 0.0, 0.0, 0.0]),
             (SamplingParams { min_p: 0.2, ..one.clone() }, [0.5 / 0.95, 0.3 / 0.95, 0.15 / 0.95, 0.0]),
             (SamplingParams { temperature: 0.5, ..one }, [0.25, 0.09, 0.0225, 0.0025].map(|p| p / 0.365)),
         ] {

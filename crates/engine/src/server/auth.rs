@@ -65,7 +65,10 @@ impl ApiKeys {
     }
 
     /// Whether this address may be served with these keys.
-    pub(super) fn check_exposure(&self, address: SocketAddr, config: &ServerConfig) -> Result<(), ServeError> {
+    ///
+    /// # Errors
+    /// If others could reach it, without a key.
+    pub fn check_exposure(&self, address: SocketAddr, config: &ServerConfig) -> Result<(), ServeError> {
         if address.ip().is_loopback() || !self.is_empty() || config.allow_unauthenticated {
             return Ok(());
         }

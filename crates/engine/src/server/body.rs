@@ -1,5 +1,6 @@
 //! Bodies of requests, bounded in size and in time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Bytes, to_bytes};
@@ -10,20 +11,35 @@ use tokenrouter_api::Body;
 
 use super::{ApiError, App};
 
-/// Reads a request of this type.
-pub(super) async fn read<T: Body>(app: &App, request: Request) -> Result<T, ApiError> {
-    Ok(tokenrouter_api::read(&json(app, request).await?)?)
+/// Reads a request of this type and makes something of it, off the thread that serves connections.
+pub(super) async fn read<B: Body, T: Send + 'static>(
+    app: &Arc<App>,
+    request: Request,
+    make: impl FnOnce(&App, B) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    check_type(&request)?;
+    let bytes = bytes(app, request).await?;
+    let (shared, length) = (Arc::clone(app), bytes.len());
+    let work = move || {
+        let asked = tokenrouter_api::read(&json(&bytes)?)?;
+        drop(bytes);
+        make(&shared, asked)
+    };
+    app.texts.run(length, work).await
 }
 
-async fn json(app: &App, request: Request) -> Result<Value, ApiError> {
+fn check_type(request: &Request) -> Result<(), ApiError> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     // A browser asks before it sends JSON to another site's server; it does not ask for other types.
     if !kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
         let message = format!("the header `content-type` is `{kind}`, it must be `application/json`");
         return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message));
     }
-    let bytes = bytes(app, request).await?;
-    serde_json::from_slice(&bytes).map_err(|error| {
+    Ok(())
+}
+
+fn json(bytes: &[u8]) -> Result<Value, ApiError> {
+    serde_json::from_slice(bytes).map_err(|error| {
         ApiError::new(StatusCode::BAD_REQUEST, "invalid_json", format!("the body is not valid JSON: {error}"))
     })
 }

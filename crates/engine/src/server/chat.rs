@@ -13,21 +13,32 @@ use tokenrouter_api::chat::{
 
 use super::format::{Format, event};
 use super::generation::{Chunk, Generation, GenerationRequest};
-use super::params::{Params, top_logprobs};
-use super::{ApiError, App, body, format, no_text, observe};
-use crate::request::TokenLogprobs;
+use super::params::{Params, request_id, top_logprobs};
+use super::prompt::encode_conversation;
+use super::{ApiError, App, body, format, observe};
 use crate::tokenizer::Conversation;
+use tokenrouter_core::request::TokenLogprobs;
 
 pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let request_id = observe::request_id(&request);
-    let asked: ChatRequest = body::read(&app, request).await?;
-    let mut params = Params::new(asked.sampling, &app)?;
+    let id = observe::request_id(&request);
+    let request = body::read(&app, request, |app, asked| prepare(app, asked, id)).await?;
+    format::respond(&app, request).await
+}
+
+fn prepare(app: &App, asked: ChatRequest, id: String) -> Result<GenerationRequest, ApiError> {
+    let request_id = request_id(id, &asked.sampling)?;
+    let mut params = Params::new(asked.sampling, app)?;
     params.logprobs = logprobs(&asked.logprobs)?;
+    params.check_room(app, 1)?;
     let conversation = conversation(asked.prompt)?;
-    let text = app.engine.text().ok_or_else(no_text)?;
-    let prompt = text.encode_conversation(&conversation);
-    let prompt = prompt.map_err(|error| ApiError::field("messages", format!("cannot be rendered: {error}")))?;
-    format::respond(&app, GenerationRequest { prompts: vec![prompt], params, format: Format::Chat, request_id }).await
+    if conversation.tools.is_some() && asked.unsupported.parallel_tool_calls.value() == &Value::Bool(false) {
+        return Err(ApiError::field(
+            "parallel_tool_calls",
+            "is not supported with value `false` beside tools, only `true`",
+        ));
+    }
+    let prompts = vec![encode_conversation(app, &conversation)?];
+    Ok(GenerationRequest { prompts, params, format: Format::Chat, request_id })
 }
 
 fn logprobs(asked: &api::ChatLogprobsOptions) -> Result<Option<usize>, ApiError> {
@@ -109,7 +120,8 @@ pub(super) fn chunk(generation: &Generation, chunk: &Chunk) -> Event {
     };
     let routing = Some(generation.chunk_routing(chunk));
     let usage = generation.params.continuous_usage.then(|| generation.usage());
-    event(&ChatChunk { routing, usage, ..envelope(generation, vec![choice]) })
+    let obfuscation = format::obfuscation(generation, &chunk.text);
+    event(&ChatChunk { obfuscation, routing, usage, ..envelope(generation, vec![choice]) })
 }
 
 /// The last chunk of a stream, which has the usage.

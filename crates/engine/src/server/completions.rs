@@ -10,41 +10,43 @@ use tokenrouter_api::completions::{CompletionRequest, Prompt, TextChoice, TextCh
 
 use super::format::{Format, event};
 use super::generation::{Chunk, Generation, GenerationRequest};
-use super::params::{Params, top_logprobs};
-use super::{ApiError, App, body, format, no_text, observe};
-use crate::request::TokenLogprobs;
+use super::params::{Params, request_id, top_logprobs};
+use super::prompt::encode;
+use super::{ApiError, App, body, format, observe};
 
 /// Prompts in one request.
 const MAX_PROMPTS: usize = 64;
 
 pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let request_id = observe::request_id(&request);
-    let asked: CompletionRequest = body::read(&app, request).await?;
-    let mut params = Params::new(asked.sampling, &app)?;
+    let id = observe::request_id(&request);
+    let request = body::read(&app, request, |app, asked| prepare(app, asked, id)).await?;
+    format::respond(&app, request).await
+}
+
+fn prepare(app: &App, asked: CompletionRequest, id: String) -> Result<GenerationRequest, ApiError> {
+    let request_id = request_id(id, &asked.sampling)?;
+    let mut params = Params::new(asked.sampling, app)?;
     params.logprobs = top_logprobs("logprobs", asked.prompt.logprobs)?;
-    let prompts = asked.prompt.prompt.into_vec().into_iter().map(|prompt| match prompt {
-        Prompt::Text(text) => encode(&app, &text),
-        Prompt::Ids(ids) => Ok(ids),
-    });
-    let prompts = prompts.collect::<Result<Vec<_>, _>>()?;
+    let prompts = asked.prompt.prompt.into_vec();
     if prompts.len() > MAX_PROMPTS {
         let problem = format!("has {} prompts, allowed are {MAX_PROMPTS}", prompts.len());
         return Err(ApiError::field("prompt", problem));
     }
-    format::respond(&app, GenerationRequest { prompts, params, format: Format::Text, request_id }).await
-}
-
-/// Tokens of a plain prompt.
-pub(super) fn encode(app: &App, text: &str) -> Result<Vec<u32>, ApiError> {
-    let codec = app.engine.text().ok_or_else(no_text)?;
-    codec.encode(text).map_err(|error| ApiError::bad_request(error.to_string()))
+    params.check_room(app, prompts.len())?;
+    let prompts = prompts.into_iter().map(|prompt| match prompt {
+        Prompt::Text(text) => encode(app, &text),
+        Prompt::Ids(ids) => Ok(ids),
+    });
+    let prompts = prompts.collect::<Result<_, _>>()?;
+    Ok(GenerationRequest { prompts, params, format: Format::Text, request_id })
 }
 
 /// A chunk of a stream.
 pub(super) fn chunk(generation: &Generation, chunk: &Chunk) -> Event {
     let routing = Some(generation.chunk_routing(chunk));
     let usage = generation.params.continuous_usage.then(|| generation.usage());
-    event(&TextChunk { routing, usage, ..envelope(generation, vec![choice(generation, chunk)]) })
+    let obfuscation = format::obfuscation(generation, &chunk.text);
+    event(&TextChunk { obfuscation, routing, usage, ..envelope(generation, vec![choice(generation, chunk)]) })
 }
 
 /// The last chunk of a stream, which has the usage.
@@ -80,28 +82,22 @@ fn choice(generation: &Generation, chunk: &Chunk) -> TextChoice {
     TextChoice {
         index: chunk.choice,
         text: chunk.text.clone(),
-        logprobs: logprobs_of(generation, &chunk.logprobs),
+        logprobs: logprobs_of(generation, chunk),
         finish_reason: chunk.finish_reason(),
     }
 }
 
-fn logprobs_of(generation: &Generation, tokens: &[TokenLogprobs]) -> Option<TextLogprobs> {
+fn logprobs_of(generation: &Generation, chunk: &Chunk) -> Option<TextLogprobs> {
     generation.params.logprobs?;
-    let names: Vec<String> = tokens.iter().map(|token| generation.token_text(token.token).0).collect();
+    let tokens = &chunk.logprobs;
     let top = tokens.iter().map(|token| {
         let entries = token.top.iter();
         Some(entries.map(|(id, logprob)| (generation.token_text(*id).0, Some(f64::from(*logprob)))).collect())
     });
-    let mut offset = 0;
-    let offsets = names.iter().map(|name| {
-        let start = offset;
-        offset += name.chars().count();
-        start
-    });
     Some(TextLogprobs {
-        text_offset: offsets.collect(),
+        text_offset: chunk.offsets.clone(),
         token_logprobs: tokens.iter().map(|token| Some(f64::from(token.logprob))).collect(),
         top_logprobs: top.collect(),
-        tokens: names,
+        tokens: tokens.iter().map(|token| generation.token_text(token.token).0).collect(),
     })
 }

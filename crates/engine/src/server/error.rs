@@ -39,6 +39,20 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "engine", message)
     }
 
+    pub(super) fn panicked() -> Self {
+        Self::internal("the server has failed at this request; its log says where")
+    }
+
+    /// The node of a model is gone, and with it what it knew of the request.
+    pub(super) fn lost(model: &str) -> Self {
+        let message = format!("model `{model}` was lost or cannot be reached");
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "peer_lost", message)
+    }
+
+    pub(super) fn too_long(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message)
+    }
+
     pub(super) fn overloaded(message: impl Into<String>) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "overloaded", message)
     }
@@ -76,7 +90,7 @@ impl From<SubmitError> for ApiError {
         let message = error.to_string();
         match error {
             SubmitError::Invalid(_) => Self::bad_request(message),
-            SubmitError::TooLong { .. } => Self::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message),
+            SubmitError::TooLong { .. } => Self::too_long(message),
             SubmitError::Overloaded { .. } => Self::overloaded(message),
             SubmitError::ShuttingDown => Self::draining(),
             SubmitError::NotEntry { .. } => Self::new(StatusCode::NOT_FOUND, "not_entry", message),

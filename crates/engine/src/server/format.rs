@@ -86,6 +86,16 @@ impl Format {
     }
 }
 
+/// Letters for a chunk, so that the length of what is sent tells less of the length of its text.
+pub(super) fn obfuscation(generation: &Generation, text: &str) -> Option<String> {
+    const BLOCK: usize = 32;
+    generation.params.obfuscate.then(|| {
+        let mut letters = generation.app.open.new_name();
+        letters.truncate(BLOCK - text.len() % BLOCK);
+        letters
+    })
+}
+
 /// An event with an object.
 pub(super) fn event(value: &impl Serialize) -> Event {
     // Plain structs with text keys: writing them into memory cannot fail.

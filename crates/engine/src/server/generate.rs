@@ -10,33 +10,34 @@ use tokenrouter_api::generate::{
 };
 use tokenrouter_api::sampling::Sampling;
 
-use super::completions::encode;
 use super::format::{Format, event};
 use super::generation::{Choice, Chunk, Generation, GenerationRequest};
-use super::params::Params;
+use super::params::{Params, request_id};
+use super::prompt::encode;
 use super::{ApiError, App, body, format, observe};
-use crate::request::FinishReason;
+use tokenrouter_core::request::FinishReason;
 
 /// Tokens of an answer when the client does not say, as in SGLang.
 const DEFAULT_MAX_TOKENS: u64 = 128;
 
 pub(super) async fn generate(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let mut request_id = observe::request_id(&request);
-    let asked: GenerateRequest = body::read(&app, request).await?;
+    let id = observe::request_id(&request);
+    let request = body::read(&app, request, |app, asked| prepare(app, asked, id)).await?;
+    format::respond(&app, request).await
+}
+
+fn prepare(app: &App, asked: GenerateRequest, id: String) -> Result<GenerationRequest, ApiError> {
     let sampling = sampling(asked.sampling_params.unwrap_or_default());
-    let params = Params::new(Sampling { stream: asked.stream, routing: asked.routing, ..sampling }, &app)?;
-    if let Some(rid) = asked.rid {
-        request_id = observe::valid_id(&rid)
-            .map(str::to_owned)
-            .ok_or_else(|| ApiError::field("rid", format!("must be 1 to {} printable characters", observe::MAX_ID)))?;
-    }
+    let sampling = Sampling { stream: asked.stream, routing: asked.routing, rid: asked.rid, ..sampling };
+    let request_id = request_id(id, &sampling)?;
+    let params = Params::new(sampling, app)?;
+    params.check_room(app, 1)?;
     let prompt = match (asked.text, asked.input_ids) {
-        (Some(text), None) => encode(&app, &text)?,
+        (Some(text), None) => encode(app, &text)?,
         (None, Some(ids)) => ids.0,
         _ => return Err(ApiError::bad_request("exactly one of the fields `text` and `input_ids` is needed")),
     };
-    let prompts = vec![prompt];
-    format::respond(&app, GenerationRequest { prompts, params, format: Format::Generate, request_id }).await
+    Ok(GenerationRequest { prompts: vec![prompt], params, format: Format::Generate, request_id })
 }
 
 /// The same parameters under the names that the rest of the server uses.

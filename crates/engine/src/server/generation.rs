@@ -17,8 +17,10 @@ use super::open::Permit;
 use super::params::Params;
 use super::{ApiError, App};
 use crate::engine::TokenStream;
-use crate::request::{FinishReason, ModelIndex, Request, RequestStats, StepRecord, StreamEvent, TokenLogprobs};
 use crate::tokenizer::StreamDecoder;
+use tokenrouter_core::request::{
+    FinishReason, ModelIndex, Request, RequestStats, StepRecord, StreamEvent, TokenLogprobs,
+};
 
 type Events = SelectAll<Pin<Box<dyn Stream<Item = (usize, StreamEvent)> + Send>>>;
 
@@ -40,6 +42,8 @@ pub(super) struct Chunk {
     /// The model that wrote each token.
     pub(super) origins: Vec<ModelIndex>,
     pub(super) logprobs: Vec<TokenLogprobs>,
+    /// Where the token of each entry of `logprobs` begins, in characters of the whole text.
+    pub(super) offsets: Vec<usize>,
     pub(super) steps: Vec<Step>,
     pub(super) finish: Option<FinishReason>,
 }
@@ -53,6 +57,8 @@ pub(super) struct Choice {
     /// All of it, with all tokens.
     pub(super) whole: Chunk,
     pub(super) ids: Vec<u32>,
+    /// Characters that have begun in the tokens with log-probabilities.
+    characters: usize,
     pub(super) stats: RequestStats,
     arrived: Instant,
     admitted: Instant,
@@ -92,7 +98,7 @@ impl Generation {
         let GenerationRequest { prompts, params, format, .. } = request;
         let prompt_tokens = prompts.iter().map(Vec::len).sum();
         let mut streams = submit(app, &prompts, &params, &permit).map_err(refused)?;
-        app.metrics.prompt_tokens.add(prompt_tokens as u64);
+        app.metrics.prompt_tokens.inc_by(prompt_tokens as u64);
         let mut aborting = app.open.aborting();
         // A client that goes away here drops this future, and with it the streams.
         let mut guard = DisconnectGuard(Some(app));
@@ -100,7 +106,7 @@ impl Generation {
         guard.0 = None;
         admitted.inspect_err(|error| app.metrics.completed(Outcome::of_error(error)))?;
         permit.admitted();
-        app.metrics.queue_time.observe_time(started.elapsed());
+        app.metrics.queue_time.observe(started.elapsed().as_secs_f64());
         let choices: Vec<Choice> = (0..streams.len()).map(|index| Choice::new(app, index, &params, started)).collect();
         let open = streams.len();
         let events = streams.into_iter().enumerate().map(|(index, stream)| -> Pin<Box<dyn Stream<Item = _> + Send>> {
@@ -160,7 +166,11 @@ impl Generation {
         let choice = &mut self.choices[index];
         match event {
             StreamEvent::Step(record) => choice.pending.steps.push(step(&self.app, &record)),
-            StreamEvent::Logprobs(logprobs) => choice.pending.logprobs.push(logprobs),
+            StreamEvent::Logprobs(logprobs) => {
+                let bytes = self.app.engine.token_texts().map(|texts| texts.get(logprobs.token)).unwrap_or_default();
+                choice.pending.offsets.push(offset(&mut choice.characters, bytes));
+                choice.pending.logprobs.push(logprobs);
+            }
             StreamEvent::Token(token) => {
                 choice.clock(&self.app);
                 choice.ids.push(token.id);
@@ -173,6 +183,9 @@ impl Generation {
                 return Ok(!choice.pending.text.is_empty());
             }
             StreamEvent::Finished(FinishReason::Error(message), _) => return Err(ApiError::internal(message)),
+            StreamEvent::Finished(FinishReason::Lost(model), _) => {
+                return Err(ApiError::lost(&self.app.engine.model_names()[model]));
+            }
             StreamEvent::Finished(FinishReason::Cancelled, _) => return Err(ApiError::cancelled()),
             StreamEvent::Finished(reason, stats) => {
                 let rest = choice.decoder.as_mut().map(StreamDecoder::finish).transpose();
@@ -181,7 +194,7 @@ impl Generation {
                 choice.pending.text.push_str(&rest);
                 choice.stats = stats;
                 if let Some(first) = choice.first_token {
-                    self.app.metrics.decode_time.observe_time(first.elapsed());
+                    self.app.metrics.decode_time.observe(first.elapsed().as_secs_f64());
                 }
                 choice.pending.finish = Some(reason.clone());
                 choice.whole.finish = Some(reason.clone());
@@ -200,6 +213,7 @@ impl Generation {
         while let Some(chunk) = self.next_chunk().await? {
             let whole = &mut self.choices[chunk.choice].whole;
             whole.logprobs.extend(chunk.logprobs);
+            whole.offsets.extend(chunk.offsets);
             whole.steps.extend(chunk.steps);
         }
         Ok(self.format.whole(&self))
@@ -233,7 +247,7 @@ impl Generation {
             tokens_by_model: names.iter().cloned().zip(by_model).collect(),
             llm_ratio: if tokens == 0 { 0.0 } else { (tokens - entry) as f64 / tokens as f64 },
             handoffs: total.handoffs,
-            admission_wait_ms: total.buffer_wait.as_secs_f64() * 1e3,
+            buffer_wait_ms: total.buffer_wait.as_secs_f64() * 1e3,
             queue_wait_ms: total.queue_wait.as_secs_f64() * 1e3,
         }
     }
@@ -286,7 +300,7 @@ impl Drop for Generation {
         tracing::info!(target: "tokenrouter::requests", id, prompt_tokens, tokens, ms, end);
         metrics.completed(self.outcome);
         if matches!(self.outcome, Outcome::Stop | Outcome::Length) {
-            metrics.e2e.observe_time(self.started.elapsed());
+            metrics.e2e.observe(self.started.elapsed().as_secs_f64());
         }
     }
 }
@@ -304,6 +318,7 @@ impl Choice {
             pending: Chunk { choice: index, ..Chunk::default() },
             whole: Chunk { choice: index, ..Chunk::default() },
             ids: Vec::new(),
+            characters: 0,
             stats: RequestStats::default(),
             arrived,
             admitted: Instant::now(),
@@ -318,12 +333,22 @@ impl Choice {
         match self.last_token.replace(now) {
             None => {
                 self.first_token = Some(now);
-                app.metrics.prefill_time.observe_time(now - self.admitted);
-                app.metrics.ttft.observe_time(now - self.arrived);
+                app.metrics.prefill_time.observe((now - self.admitted).as_secs_f64());
+                app.metrics.ttft.observe((now - self.arrived).as_secs_f64());
             }
-            Some(before) => app.metrics.inter_token.observe_time(now - before),
+            Some(before) => app.metrics.inter_token.observe((now - before).as_secs_f64()),
         }
     }
+}
+
+/// Where a token begins, in characters; `characters` have begun before it. One that begins within a character has that
+/// character's place.
+fn offset(characters: &mut usize, bytes: &[u8]) -> usize {
+    let begins = |byte: &u8| !matches!(byte, 0x80..=0xbf);
+    let within = bytes.first().is_some_and(|byte| !begins(byte));
+    let offset = characters.saturating_sub(usize::from(within));
+    *characters += bytes.iter().filter(|byte| begins(byte)).count();
+    offset
 }
 
 /// Gives all requests to the engine.
@@ -337,7 +362,7 @@ fn submit(app: &App, prompts: &[Vec<u32>], params: &Params, permit: &Permit) -> 
                 "the prompt has {length} tokens and `max_tokens` is {wanted}: a request may have at most {limit} tokens \
                  with its output"
             );
-            return Err(ApiError::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message));
+            return Err(ApiError::too_long(message));
         }
         // A given seed makes an answer repeatable; without one, equal requests draw differently.
         let key = if params.seeded { copy as u64 } else { app.requests.fetch_add(1, Ordering::Relaxed) + 1 };
@@ -383,9 +408,25 @@ fn step(app: &App, record: &StepRecord) -> Step {
         position: record.position,
         model: names[record.model].clone(),
         token: record.token,
-        text: app.engine.text().and_then(|text| text.decode(&[record.token]).ok()),
+        text: app.engine.token_texts().map(|texts| String::from_utf8_lossy(texts.get(record.token)).into_owned()),
         committed: record.committed,
         to: record.to.map(|to| names[to].clone()),
         score: record.score.map(f64::from),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::offset;
+
+    #[test]
+    fn offsets_count_characters_and_stay_at_one_that_is_split() {
+        let mut characters = 0;
+        let crab = "🦀".as_bytes();
+        let tokens: [&[u8]; 6] = [b" a", &crab[..1], &crab[1..3], &crab[3..], b"", "éb".as_bytes()];
+        let offsets: Vec<usize> = tokens.iter().map(|bytes| offset(&mut characters, bytes)).collect();
+        assert_eq!(offsets, [0, 2, 2, 2, 3, 3]);
+        // A prompt may end within a character.
+        assert_eq!(offset(&mut 0, &crab[2..]), 0);
     }
 }

@@ -1,8 +1,9 @@
-//! `GET /metrics`: Prometheus text. The numbers of subservers are atomics that a collector reads at a scrape, which takes
-//! none of the engine's locks; the library keeps those of HTTP, for which no step waits.
+//! `GET /metrics`: Prometheus text. A collector reads the snapshots that the subservers publish; the library keeps the
+//! server's own numbers. No step waits for a scrape.
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -10,15 +11,16 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, prometheus_text};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::metrics::{MetricType, histogram};
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use tokenrouter_core::scheduler::{Snapshot, StepKind, StepTimes};
 
 use super::{ApiError, App};
-use crate::meters::{Histogram, Meters, Number, StepKind};
 use crate::node::PeerView;
 
 /// Seconds to a first token, as vLLM has them: dashboards carry over.
@@ -34,6 +36,9 @@ const REQUEST: &[f64] = &[
     0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
     480.0, 960.0,
 ];
+
+/// A number that rises and falls.
+pub(super) type Number = Gauge<u64, AtomicU64>;
 
 /// How an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,38 +97,42 @@ pub(super) struct Metrics {
     pub(super) queue_time: Histogram,
     pub(super) prefill_time: Histogram,
     pub(super) decode_time: Histogram,
-    pub(super) prompt_tokens: Number,
+    pub(super) prompt_tokens: Counter,
     pub(super) in_flight: Number,
-    completed: [Number; 7],
+    completed: [Counter; 7],
     http_requests: Family<Endpoint, Counter>,
-    http_durations: Family<Endpoint, histogram::Histogram, fn() -> histogram::Histogram>,
+    http_durations: Family<Endpoint, Histogram, fn() -> Histogram>,
 }
 
 impl Metrics {
     pub(super) fn new() -> Self {
         Self {
-            ttft: Histogram::new(FIRST_TOKEN),
-            inter_token: Histogram::new(INTER_TOKEN),
-            e2e: Histogram::new(REQUEST),
-            queue_time: Histogram::new(REQUEST),
-            prefill_time: Histogram::new(REQUEST),
-            decode_time: Histogram::new(REQUEST),
-            prompt_tokens: Number::default(),
+            ttft: histogram(FIRST_TOKEN),
+            inter_token: histogram(INTER_TOKEN),
+            e2e: histogram(REQUEST),
+            queue_time: histogram(REQUEST),
+            prefill_time: histogram(REQUEST),
+            decode_time: histogram(REQUEST),
+            prompt_tokens: Counter::default(),
             in_flight: Number::default(),
             completed: Default::default(),
             http_requests: Family::default(),
-            http_durations: Family::new_with_constructor(|| histogram::Histogram::new(REQUEST.iter().copied())),
+            http_durations: Family::new_with_constructor(|| histogram(REQUEST)),
         }
     }
 
     pub(super) fn completed(&self, outcome: Outcome) {
-        self.completed[outcome as usize].add(1);
+        self.completed[outcome as usize].inc();
     }
 
     pub(super) fn answered(&self, endpoint: &Endpoint, took: Duration) {
         self.http_requests.get_or_create(endpoint).inc();
         self.http_durations.get_or_create(endpoint).observe(took.as_secs_f64());
     }
+}
+
+fn histogram(bounds: &[f64]) -> Histogram {
+    Histogram::new(bounds.iter().copied())
 }
 
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
@@ -150,9 +159,12 @@ impl fmt::Debug for AppCollector {
 impl Collector for AppCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut out = Families(encoder);
+        let snapshots = self.0.engine.snapshots();
+        let hosted = snapshots.iter().enumerate().filter(|(index, _)| self.0.engine.hosts(*index));
+        let hosted: Hosted<'_> = hosted.collect();
         requests(&mut out, &self.0)?;
-        subservers(&mut out, &self.0)?;
-        handoffs(&mut out, &self.0)?;
+        subservers(&mut out, &self.0, &hosted)?;
+        handoffs(&mut out, &self.0, &hosted)?;
         peers(&mut out, &self.0)
     }
 }
@@ -200,17 +212,17 @@ impl Families<'_> {
         Ok(())
     }
 
-    fn histograms<'h>(
+    /// Of counts by upper bound, the last one infinite, and the sum of all values.
+    fn histograms(
         &mut self,
         name: &str,
         help: &str,
-        series: impl IntoIterator<Item = (Labels, &'h Histogram)>,
+        series: impl IntoIterator<Item = (Labels, (Vec<(f64, u64)>, f64))>,
     ) -> fmt::Result {
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        for (labels, histogram) in series {
-            let buckets = histogram.buckets();
+        for (labels, (buckets, sum)) in series {
             let count = buckets.iter().map(|(_, count)| count).sum();
-            metric.encode_family(&labels)?.encode_histogram(histogram.sum(), count, &buckets, NO_EXEMPLARS)?;
+            metric.encode_family(&labels)?.encode_histogram(sum, count, &buckets, NO_EXEMPLARS)?;
         }
         Ok(())
     }
@@ -230,7 +242,7 @@ fn requests(out: &mut Families<'_>, app: &App) -> fmt::Result {
         ("request_prefill_time_seconds", "From admission to the first token.", &metrics.prefill_time),
         ("request_decode_time_seconds", "From the first token to the last.", &metrics.decode_time),
     ] {
-        out.histograms(name, help, [(label("model", entry), histogram)])?;
+        out.family(name, help, MetricType::Histogram, [(label("model", entry), histogram.clone())].into_iter())?;
     }
     let completed = Outcome::ALL.iter().zip(&metrics.completed);
     let completed = completed.map(|(outcome, count)| (label("reason", outcome.as_str()), count.get()));
@@ -241,80 +253,95 @@ fn requests(out: &mut Families<'_>, app: &App) -> fmt::Result {
     out.gauges("healthy", "Whether all subservers run.", single(u64::from(app.engine.is_healthy())))
 }
 
+/// Snapshots of the models that run in this process, with their indices.
+type Hosted<'a> = Vec<(usize, &'a Snapshot)>;
+
 /// A number of every subserver: its name, what it is, and where it is.
-type OfMeters = (&'static str, &'static str, fn(&Meters) -> u64);
+type OfSnapshot = (&'static str, &'static str, fn(&Snapshot) -> u64);
 
-const GAUGES: [OfMeters; 8] = [
-    ("requests_waiting", "In the admission queue.", |m| m.queued.get()),
-    ("requests_ready", "Waiting for a batch.", |m| m.ready.get()),
-    ("requests_running", "In the batch that runs.", |m| m.running.get()),
-    ("requests_pending_at_peer", "At another model, with state kept here.", |m| m.pending.get()),
-    ("batch_threshold", "Ready requests that launch a batch.", |m| m.threshold.get()),
-    ("kv_blocks_used", "KV blocks of requests.", |m| m.kv_used.get()),
-    ("kv_blocks_cached", "KV blocks that keep prefixes of ended requests.", |m| m.kv_cached.get()),
-    ("kv_blocks_total", "All KV blocks.", |m| m.kv_total.get()),
+const GAUGES: [OfSnapshot; 8] = [
+    ("requests_waiting", "In the admission queue.", |s| s.occupancy.queued as u64),
+    ("requests_ready", "Waiting for a batch.", |s| s.occupancy.ready as u64),
+    ("requests_running", "In the batch that runs.", |s| s.occupancy.running as u64),
+    ("requests_pending_at_peer", "At another model, with state kept here.", |s| s.occupancy.pending as u64),
+    ("batch_threshold", "Ready requests that launch a batch.", |s| s.threshold as u64),
+    ("kv_blocks_used", "KV blocks of requests.", |s| s.kv_held as u64),
+    ("kv_blocks_cached", "KV blocks that keep prefixes of ended requests.", |s| s.kv_cached as u64),
+    ("kv_blocks_total", "All KV blocks.", |s| s.kv_total as u64),
 ];
 
-const COUNTERS: [OfMeters; 10] = [
-    ("generated_tokens", "Candidates.", |m| m.generated.get()),
-    ("committed_tokens", "Tokens given to clients.", |m| m.committed.get()),
-    ("batch_threshold_changes", "Tables of thresholds that replaced the one before.", |m| m.threshold_changes.get()),
-    ("prefix_cache_hits", "Tokens whose keys and values were known.", |m| m.prefix_hits.get()),
-    ("prefix_cache_lookups", "Tokens looked up.", |m| m.prefix_lookups.get()),
-    ("cuda_graph_hits", "Steps that were one launch of a CUDA graph.", |m| m.graph_hits.get()),
-    ("cuda_graph_misses", "Steps on CUDA that no captured shape held.", |m| m.graph_misses.get()),
-    ("batch_rows", "Rows of all batches.", |m| m.rows.get()),
-    ("handoffs_out", "Requests sent to other models.", |m| m.handoffs.iter().map(Number::get).sum()),
-    ("steps", "Batches.", |m| m.batch_size.count()),
+const COUNTERS: [OfSnapshot; 10] = [
+    ("generated_tokens", "Candidates.", |s| s.stats.generated),
+    ("committed_tokens", "Tokens given to clients.", |s| s.stats.emitted),
+    ("batch_threshold_changes", "Tables of thresholds that replaced the one before.", |s| s.stats.threshold_changes),
+    ("prefix_cache_hits", "Tokens whose keys and values were known.", |s| s.stats.prefix_hits),
+    ("prefix_cache_lookups", "Tokens looked up.", |s| s.stats.prefix_tokens),
+    ("cuda_graph_hits", "Steps that were one launch of a CUDA graph.", |s| s.stats.graph_hits),
+    ("cuda_graph_misses", "Steps on CUDA that no captured shape held.", |s| s.stats.graph_misses),
+    ("batch_rows", "Rows of all batches.", |s| s.stats.rows),
+    ("handoffs_out", "Requests sent to other models.", |s| s.stats.handoffs.iter().sum()),
+    ("steps", "Batches.", |s| s.stats.steps),
 ];
 
-/// Numbers of the models that run in this process.
-fn hosted(app: &App) -> impl Iterator<Item = (usize, &Meters)> {
-    app.engine.meters().enumerate().filter(|(index, _)| app.engine.hosts(*index))
+/// Upper bounds of rows per batch.
+const ROWS: [u64; 16] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512];
+
+/// Batches by their rows: `sizes[b]` of them had `b`.
+fn batch_sizes(sizes: &[u64]) -> (Vec<(f64, u64)>, f64) {
+    let mut buckets: Vec<_> = ROWS.iter().map(|bound| *bound as f64).chain([f64::INFINITY]).map(|b| (b, 0)).collect();
+    for (rows, count) in sizes.iter().enumerate() {
+        buckets[ROWS.partition_point(|bound| *bound < rows as u64)].1 += count;
+    }
+    (buckets, sizes.iter().enumerate().map(|(rows, count)| rows as f64 * *count as f64).sum())
 }
 
-fn subservers(out: &mut Families<'_>, app: &App) -> fmt::Result {
+fn step_times(times: &StepTimes) -> (Vec<(f64, u64)>, f64) {
+    let bounds = StepTimes::BOUNDS.iter().copied().chain([f64::INFINITY]);
+    (bounds.zip(times.counts).collect(), times.sum.as_secs_f64())
+}
+
+fn subservers(out: &mut Families<'_>, app: &App, hosted: &Hosted<'_>) -> fmt::Result {
     let names = app.engine.model_names();
     let subserver = |index: usize| label("subserver", &names[index]);
     for (name, help, value) in GAUGES {
-        out.gauges(name, help, hosted(app).map(|(index, meters)| (subserver(index), value(meters))))?;
+        out.gauges(name, help, hosted.iter().map(|(index, snapshot)| (subserver(*index), value(snapshot))))?;
     }
     for (name, help, value) in COUNTERS {
-        out.counters(name, help, hosted(app).map(|(index, meters)| (subserver(index), value(meters))))?;
+        out.counters(name, help, hosted.iter().map(|(index, snapshot)| (subserver(*index), value(snapshot))))?;
     }
-    let waits = hosted(app).map(|(index, meters)| (subserver(index), meters.buffer_wait_nanos.get() as f64 / 1e9));
-    out.counters("batch_admission_wait_seconds", "Waits of all rows between ready and launch.", waits)?;
+    let waits = hosted.iter().map(|(index, s)| (subserver(*index), s.stats.buffer_wait.as_secs_f64()));
+    out.counters("buffer_wait_seconds", "Waits of all rows between ready and launch.", waits)?;
     let capacity = app.engine.info().max_active as u64;
     let capacity = (0..names.len()).map(|index| (subserver(index), capacity));
     out.gauges("requests_capacity", "Most requests decoded at once (`system.max_active`).", capacity)?;
     let prompt_tokens = [(subserver(app.engine.entry_index()), app.metrics.prompt_tokens.get())];
     out.counters("prompt_tokens", "Prompt tokens taken in.", prompt_tokens)?;
-    let launches = hosted(app).flat_map(|(index, meters)| {
-        let reasons = [("full", &meters.launches_full), ("timeout", &meters.launches_timeout)];
-        reasons.map(|(reason, count)| ([subserver(index), label("reason", reason)].concat(), count.get()))
+    let launches = hosted.iter().flat_map(|(index, snapshot)| {
+        let reasons = [("full", snapshot.stats.launches_full), ("timeout", snapshot.stats.launches_timeout)];
+        reasons.map(|(reason, count)| ([subserver(*index), label("reason", reason)].concat(), count))
     });
     out.counters("batch_launch", "Launches, by what caused them.", launches)?;
-    let sizes = hosted(app).map(|(index, meters)| (subserver(index), &meters.batch_size));
+    let sizes = hosted.iter().map(|(index, s)| (subserver(*index), batch_sizes(&s.stats.batch_sizes)));
     out.histograms("batch_size", "Rows per batch.", sizes)?;
-    let steps = hosted(app).flat_map(|(index, meters)| {
-        let kinds = StepKind::ALL.iter().zip(&meters.step_seconds);
-        kinds.map(move |(kind, time)| ([subserver(index), label("kind", kind.as_str())].concat(), time))
+    let steps = hosted.iter().flat_map(|(index, snapshot)| {
+        let kinds = StepKind::ALL.iter().zip(&snapshot.stats.step_times);
+        kinds.map(|(kind, times)| ([subserver(*index), label("kind", kind.as_str())].concat(), step_times(times)))
     });
     out.histograms("step_seconds", "Time per batch.", steps)
 }
 
-fn handoffs(out: &mut Families<'_>, app: &App) -> fmt::Result {
+fn handoffs(out: &mut Families<'_>, app: &App, hosted: &Hosted<'_>) -> fmt::Result {
     let names = app.engine.model_names();
-    let mut table = |name: &str, help: &str, of: fn(&Meters) -> &[Number]| {
-        let pairs = hosted(app).flat_map(|(from, meters)| {
-            let others = of(meters).iter().enumerate().filter(move |(to, _)| *to != from);
-            let labels = move |to: usize| vec![("from", names[from].clone()), ("to", names[to].clone())];
-            others.map(move |(to, count)| (labels(to), count.get()))
+    let mut table = |name: &str, help: &str, of: fn(&Snapshot) -> &[u64]| {
+        let pairs = hosted.iter().flat_map(|(from, snapshot)| {
+            let others = of(snapshot).iter().enumerate().filter(move |(to, _)| to != from);
+            let labels = move |to: usize| vec![("from", names[*from].clone()), ("to", names[to].clone())];
+            others.map(move |(to, count)| (labels(to), *count))
         });
         out.counters(name, help, pairs)
     };
-    table("handoffs", "Requests sent from one model to another.", |m| &m.handoffs)?;
-    table("handoff_tokens", "Tokens that travelled with them.", |m| &m.handoff_tokens)
+    table("handoffs", "Requests sent from one model to another.", |s| &s.stats.handoffs)?;
+    table("handoff_tokens", "Tokens that travelled with them.", |s| &s.stats.handoff_tokens)
 }
 
 /// The nodes of the other models, where there are some.

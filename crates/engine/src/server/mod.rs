@@ -14,14 +14,19 @@ mod error;
 mod format;
 mod generate;
 mod generation;
+mod hosts;
 mod metrics;
 mod observe;
 mod open;
 mod params;
+mod prompt;
 mod refused;
 mod status;
 mod stream;
+#[cfg(test)]
+mod testing;
 mod tokenize;
+mod workers;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -39,8 +44,10 @@ use tokio::sync::watch;
 
 pub use auth::ApiKeys;
 use error::ApiError;
+use hosts::AllowedHosts;
 use metrics::Metrics;
 use open::OpenRequests;
+use workers::TextWorkers;
 
 use crate::config::ServerConfig;
 use crate::engine::Engine;
@@ -73,11 +80,32 @@ struct App {
     engine: Arc<Engine>,
     config: ServerConfig,
     keys: ApiKeys,
+    hosts: AllowedHosts,
     started: u64,
+    /// Bytes of the longest token.
+    longest_token: usize,
+    texts: Arc<TextWorkers>,
     /// Requests taken, to tell their draws apart.
     requests: AtomicU64,
     open: Arc<OpenRequests>,
     metrics: Metrics,
+}
+
+impl App {
+    fn new(engine: Arc<Engine>, config: ServerConfig, keys: ApiKeys, on_loopback: bool) -> Self {
+        Self {
+            hosts: AllowedHosts::new(&config.allowed_hosts, on_loopback),
+            longest_token: prompt::longest_token(&engine),
+            engine,
+            keys,
+            started: unix_time(),
+            texts: Arc::new(TextWorkers::new()),
+            requests: AtomicU64::new(0),
+            open: Arc::new(OpenRequests::new(&config)),
+            metrics: Metrics::new(),
+            config,
+        }
+    }
 }
 
 /// Serves until `shutdown` completes, then takes nothing new and lets open requests end for as long as
@@ -89,18 +117,11 @@ pub async fn serve(
     keys: ApiKeys,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
-    keys.check_exposure(listener.local_addr()?, &config)?;
-    let open = Arc::new(OpenRequests::new(&config));
+    let address = listener.local_addr()?;
+    keys.check_exposure(address, &config)?;
     let drain_timeout = Duration::from_secs(config.drain_timeout_s);
-    let app = Arc::new(App {
-        engine,
-        keys,
-        started: unix_time(),
-        requests: AtomicU64::new(0),
-        open: Arc::clone(&open),
-        metrics: Metrics::new(),
-        config,
-    });
+    let app = Arc::new(App::new(engine, config, keys, address.ip().is_loopback()));
+    let open = Arc::clone(&app.open);
     let closing = watch::Sender::new(false);
     let connections = connection::serve(listener, router(&app), &app.config, closing.subscribe());
     let drain = async {
@@ -133,7 +154,9 @@ fn router(app: &Arc<App>) -> Router {
             "delete" => MethodFilter::DELETE,
             _ => MethodFilter::GET,
         };
-        routes.route(operation.path(), handler(operation, method))
+        // A model's name may have slashes.
+        let path = if operation == Operation::Model { "/v1/models/{*id}" } else { operation.path() };
+        routes.route(path, handler(operation, method))
     });
     let routes = routes.fallback(no_such_path).method_not_allowed_fallback(|| async {
         ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this path does not take this method")
@@ -146,6 +169,7 @@ fn handler(operation: Operation, method: MethodFilter) -> MethodRouter<Arc<App>>
         Operation::ChatCompletions => on(method, chat::completions),
         Operation::Completions => on(method, completions::completions),
         Operation::Models => on(method, status::models),
+        Operation::Model => on(method, status::model),
         Operation::Cancel => on(method, status::cancel),
         Operation::Generate => on(method, generate::generate),
         Operation::Tokenize => on(method, tokenize::tokenize),

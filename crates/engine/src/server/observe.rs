@@ -1,5 +1,6 @@
 //! Around every request: its id, the access log, the numbers, API keys, and what browsers ask.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::Router;
@@ -7,6 +8,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
 use tokenrouter_api::openapi::Operation;
 use tokio::time::Instant;
 use tower_http::cors::{AllowOrigin, CorsLayer};
@@ -29,6 +31,7 @@ pub(super) fn layers(routes: Router<Arc<App>>, app: &Arc<App>) -> Router<Arc<App
         None => routes,
     };
     routes
+        .layer(from_fn_with_state(Arc::clone(app), check_host))
         .layer(from_fn_with_state(Arc::clone(app), observe))
         .layer(PropagateRequestIdLayer::new(ID_HEADER))
         .layer(SetRequestIdLayer::new(ID_HEADER, NewId(Arc::clone(&app.open))))
@@ -77,9 +80,11 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     let method = request.method().clone();
     let path = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
     let id = request_id(&request);
-    app.metrics.in_flight.add(1);
+    app.metrics.in_flight.inc();
     let _in_flight = InFlight(&app);
-    let mut response = next.run(request).await;
+    // A fault in the answer to one request is told to that client, as JSON.
+    let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    let mut response = answered.unwrap_or_else(|_| ApiError::panicked().into_response());
     if method == Method::OPTIONS && response.status() == StatusCode::OK {
         *response.status_mut() = StatusCode::NO_CONTENT;
     }
@@ -114,8 +119,18 @@ struct InFlight<'a>(&'a App);
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.0.metrics.in_flight.sub(1);
+        self.0.metrics.in_flight.dec();
     }
+}
+
+/// Refuses requests under names that may be another site's, where no key does.
+async fn check_host(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    if app.keys.is_empty()
+        && let Err(error) = app.hosts.check(&request)
+    {
+        return error.into_response();
+    }
+    next.run(request).await
 }
 
 /// Refuses requests without a key, and with a bad id. Questions of browsers (`OPTIONS`) need no key.
@@ -153,4 +168,29 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
         .expose_headers([ID_HEADER, header::RETRY_AFTER])
         .vary([header::ORIGIN]);
     Some(layer)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+
+    use super::*;
+    use crate::server::testing::{app, ask, serve_routes};
+
+    async fn panics() -> StatusCode {
+        panic!("a test wants this")
+    }
+
+    #[test]
+    fn a_panic_is_an_error_in_json() {
+        let app = app("");
+        let routes = Router::new().route("/panic", get(panics));
+        let routes = layers(routes, &app).with_state(Arc::clone(&app));
+        serve_routes(app, routes, |app, address| async move {
+            let answer = ask(address, "GET", "/panic", "").await;
+            assert!(answer.starts_with("HTTP/1.1 500 ") && answer.contains("application/json"), "{answer}");
+            assert!(answer.contains(r#""code":"engine""#), "{answer}");
+            assert_eq!(app.metrics.in_flight.get(), 0);
+        });
+    }
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 use super::ApiError;
+use super::metrics::Number;
 use crate::config::ServerConfig;
-use crate::meters::Number;
-use crate::request::RequestId;
+use tokenrouter_core::request::RequestId;
 
 /// The open requests of a server.
 #[derive(Debug)]

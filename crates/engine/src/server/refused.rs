@@ -4,7 +4,7 @@ use serde_json::Value;
 use tokenrouter_api::{FieldError, Problem};
 
 use super::ApiError;
-use crate::config::{list, nearest};
+use tokenrouter_core::names::{list, nearest};
 
 impl From<FieldError> for ApiError {
     fn from(error: FieldError) -> Self {
@@ -83,7 +83,8 @@ mod tests {
                 json!({"prompt": []}),
                 "field `prompt` is `[]`, it must be a text, a list of texts, a list of token ids, or a list of such lists",
             ),
-            (json!({"prompt": "a", "seed": -1}), "field `seed` is `-1`, it must be an integer, 0 or more"),
+            (json!({"prompt": "a", "seed": 0.5}), "field `seed` is `0.5`, it must be an integer of 64 bits"),
+            (json!({"prompt": [[1], []]}), "field `prompt` has no token ids in prompt 1, it must have at least one"),
             (json!({"prompt": "a", "top_k": -2}), "field `top_k` is `-2`, it must be an integer, 0 or more"),
             (json!({"prompt": "a", "top_p": "1"}), "field `top_p` is `\"1\"`, it must be a number"),
             (json!({"prompt": "a", "stream": 1}), "field `stream` is `1`, it must be true or false"),
@@ -105,9 +106,9 @@ mod tests {
                 "field `service_tier` is not supported with value `\"x\"`, only `\"auto\"`, `\"default\"`",
             ),
             (
-                json!({"prompt": "a", "stream_options": {"usage": true}}),
-                "field `stream_options.usage` is not known; did you mean `include_usage`? Known are `include_usage`, \
-                 `continuous_usage_stats`",
+                json!({"prompt": "a", "stream_options": {"include_usages": true}}),
+                "field `stream_options.include_usages` is not known; did you mean `include_usage`? Known are \
+                 `include_usage`, `continuous_usage_stats`, `include_obfuscation`",
             ),
         ] {
             assert_eq!(message::<CompletionRequest>(body), want);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
@@ -11,7 +12,7 @@ use tokenrouter_api::models::{Model, Models, Subserver, SubserverStatus};
 use tokenrouter_api::openapi;
 use tokenrouter_api::status::{Cancelled, Execution, Health, HealthStatus, Info, Launch, Limits, Peer, Ready};
 
-use super::{ApiError, App, operations};
+use super::{ApiError, App, operations, params};
 use crate::config::ExecutionConfig;
 use crate::engine::LaunchInfo;
 use crate::node::PeerView;
@@ -44,6 +45,25 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
 
 /// `GET /v1/models`: the routed system, and the models that it is made of with their states.
 pub(super) async fn models(State(app): State<Arc<App>>) -> Json<Models> {
+    Json(Models { object: "list".into(), data: vec![served(&app)] })
+}
+
+/// `GET /v1/models/{id}`: the same by its name.
+pub(super) async fn model(
+    State(app): State<Arc<App>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<Model>, ApiError> {
+    params::check_model(Some(&name(id)?), &app)?;
+    Ok(Json(served(&app)))
+}
+
+/// The part of the path that varies.
+fn name(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
+    let Path(id) = id.map_err(|error| ApiError::bad_request(format!("the path cannot be read: {error}")))?;
+    Ok(id)
+}
+
+fn served(app: &App) -> Model {
     let engine = &app.engine;
     let peers = engine.peers();
     let subserver = |(description, name): (&String, &String)| {
@@ -57,7 +77,7 @@ pub(super) async fn models(State(app): State<Arc<App>>) -> Json<Models> {
         };
         Subserver { name: name.clone(), description: description.clone(), status }
     };
-    let model = Model {
+    Model {
         id: app.config.model_name.clone(),
         object: "model".into(),
         created: app.started,
@@ -65,8 +85,7 @@ pub(super) async fn models(State(app): State<Arc<App>>) -> Json<Models> {
         max_model_len: engine.info().token_limit,
         models: engine.info().models.clone(),
         subservers: engine.info().models.iter().zip(engine.model_names()).map(subserver).collect(),
-    };
-    Json(Models { object: "list".into(), data: vec![model] })
+    }
 }
 
 /// `GET /info`: the build, what was decided at launch, and every limit.
@@ -141,7 +160,11 @@ pub(super) async fn openapi(State(app): State<Arc<App>>) -> Json<Value> {
 }
 
 /// `DELETE /v1/requests/{id}`: cancels a request by the id of the request or of its answer.
-pub(super) async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Cancelled>, ApiError> {
+pub(super) async fn cancel(
+    State(app): State<Arc<App>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<Cancelled>, ApiError> {
+    let id = name(id)?;
     let found = app.open.find(&id);
     if found.is_empty() {
         let message = "no open request has this id";

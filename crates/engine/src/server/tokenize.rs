@@ -4,13 +4,17 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
 use tokenrouter_api::chat::Conversation;
 use tokenrouter_api::tokenize::{DetokenizeRequest, Detokenized, TokenizeRequest, Tokenized};
 
 use super::{ApiError, App, body, chat, no_text};
 
-pub(super) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Json<Tokenized>, ApiError> {
-    let asked: TokenizeRequest = body::read(&app, request).await?;
+pub(super) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    body::read(&app, request, |app, asked| Ok(Json(tokens_of(app, asked)?).into_response())).await
+}
+
+fn tokens_of(app: &App, asked: TokenizeRequest) -> Result<Tokenized, ApiError> {
     let text = app.engine.text().ok_or_else(no_text)?;
     let tokens = match (asked.prompt.or(asked.text), asked.messages) {
         (Some(prompt), None) => text.encode(&prompt),
@@ -23,11 +27,14 @@ pub(super) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
         _ => return Err(ApiError::bad_request("exactly one of the fields `prompt` and `messages` is needed")),
     };
     let tokens = tokens.map_err(|error| ApiError::bad_request(error.to_string()))?;
-    Ok(Json(Tokenized { count: tokens.len(), tokens, max_model_len: app.engine.info().token_limit }))
+    Ok(Tokenized { count: tokens.len(), tokens, max_model_len: app.engine.info().token_limit })
 }
 
-pub(super) async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Result<Json<Detokenized>, ApiError> {
-    let asked: DetokenizeRequest = body::read(&app, request).await?;
+pub(super) async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    body::read(&app, request, |app, asked| Ok(Json(text_of(app, asked)?).into_response())).await
+}
+
+fn text_of(app: &App, asked: DetokenizeRequest) -> Result<Detokenized, ApiError> {
     let text = app.engine.text().ok_or_else(no_text)?;
     let (tokens, vocab) = (asked.tokens.0, app.engine.vocab());
     if let Some(id) = tokens.iter().find(|id| **id as usize >= vocab) {
@@ -35,5 +42,5 @@ pub(super) async fn detokenize(State(app): State<Arc<App>>, request: Request) ->
         return Err(ApiError::field("tokens", problem));
     }
     let prompt = text.decode(&tokens).map_err(|error| ApiError::bad_request(error.to_string()))?;
-    Ok(Json(Detokenized { text: prompt.clone(), prompt }))
+    Ok(Detokenized { text: prompt.clone(), prompt })
 }

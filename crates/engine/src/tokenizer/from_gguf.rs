@@ -66,8 +66,12 @@ fn first_token(metadata: &GgufMetadata<'_>, pre: &str, tokens: usize) -> Result<
     }
     match id {
         Some(id) if id < tokens => Ok(Some(id as u32)),
-        Some(id) => Err(metadata.invalid(format!("metadata key `{ID}` is {id}, allowed are 0 to {}", tokens.max(1) - 1))),
-        None if flag.is_some() => Err(metadata.invalid(format!("`{FLAG}` is true, but metadata key `{ID}` is missing"))),
+        Some(id) => {
+            Err(metadata.invalid(format!("metadata key `{ID}` is {id}, allowed are 0 to {}", tokens.max(1) - 1)))
+        }
+        None if flag.is_some() => {
+            Err(metadata.invalid(format!("`{FLAG}` is true, but metadata key `{ID}` is missing")))
+        }
         None => Ok(None),
     }
 }

@@ -15,7 +15,7 @@ use tokenizers::Tokenizer;
 pub use chat::{ChatMessage, ChatTemplate};
 pub use conversation::Conversation;
 pub use stream::StreamDecoder;
-pub use tokenrouter_core::token_texts::TokenTexts;
+use tokenrouter_core::token_texts::TokenTexts;
 
 use crate::files::ModelError;
 

@@ -1,5 +1,8 @@
 //! Incremental decoding: a piece of text is given out only when its bytes are complete, and when it cannot be the beginning
 //! of a stop text.
+//!
+//! What is decoded continues a prompt. Decoders made for SentencePiece (Llama 2) take the first space off a text, which
+//! here is a space between two words: a token before the first one keeps it.
 
 use super::{TextCodec, TextError};
 
@@ -18,7 +21,8 @@ pub struct StreamDecoder {
 impl StreamDecoder {
     pub(super) fn new(codec: TextCodec, stop: &[String]) -> Self {
         let stop = Stop { texts: stop.to_vec(), ..Stop::default() };
-        Self { codec, ids: Vec::new(), context: 0, decoded: 0, stop }
+        let ids: Vec<u32> = word(&codec).into_iter().collect();
+        Self { codec, context: 0, decoded: ids.len(), ids, stop }
     }
 
     /// Takes a token; returns the text that became certain (possibly empty).
@@ -48,6 +52,13 @@ impl StreamDecoder {
         self.decoded = self.ids.len();
         Ok(piece.to_owned())
     }
+}
+
+/// A token that stands for a plain letter wherever it is.
+fn word(codec: &TextCodec) -> Option<u32> {
+    let is_letter = |text: String| text.trim().chars().eq(['a']);
+    let ids = ["a", "\u{2581}a", "\u{120}a"].into_iter().filter_map(|name| codec.tokenizer.token_to_id(name));
+    ids.into_iter().find(|id| codec.decode(&[*id]).is_ok_and(is_letter))
 }
 
 /// Ends a text before the first stop text.
@@ -80,8 +91,60 @@ impl Stop {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::str::FromStr;
+    use std::sync::Arc;
+
     use proptest::prelude::*;
+    use serde_json::{Value, json};
+    use tokenizers::Tokenizer;
+
+    use super::*;
+
+    /// The decoders of the families, over a vocabulary that spells spaces as they do.
+    fn codec(space: &str, decoder: &Value) -> TextCodec {
+        let names = ["a", "b", "?", "<0xF0>", "<0x9F>", "<0xA6>", "<0x80>"].map(str::to_owned);
+        let spaced = ["world", "a"].map(|word| format!("{space}{word}"));
+        let names = names.into_iter().chain(spaced);
+        let vocab: serde_json::Map<String, Value> = names.zip(0u32..).map(|(name, id)| (name, id.into())).collect();
+        let file = json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": null, "post_processor": null, "decoder": decoder,
+            "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "?"},
+        });
+        let tokenizer = Tokenizer::from_str(&file.to_string()).expect("a tokenizer");
+        TextCodec { tokenizer: Arc::new(tokenizer), template: None, add_bos: None, plain: Arc::default() }
+    }
+
+    #[test]
+    fn a_continuation_keeps_its_first_space() {
+        let llama = json!({"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+        ]});
+        let metaspace =
+            json!({"type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "always", "split": true});
+        let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+        for (space, decoder) in [("\u{2581}", &llama), ("\u{2581}", &metaspace), ("\u{120}", &bytes)] {
+            let codec = codec(space, decoder);
+            let text = |names: &[&str], stop: &[String]| {
+                let mut stream = codec.stream(stop);
+                let id = |name: &str| codec.tokenizer.token_to_id(&name.replace(' ', space)).expect("a token");
+                let mut pieces: Vec<String> =
+                    names.iter().map(|name| stream.push(id(name)).expect("decodes")).collect();
+                pieces.push(stream.finish().expect("decodes"));
+                pieces
+            };
+            assert_eq!(text(&[" world", " world"], &[]), [" world", " world", ""], "{decoder}");
+            assert_eq!(text(&["a", " a", "b"], &[]), ["a", " a", "b", ""], "{decoder}");
+            assert_eq!(text(&[" a"], &[]), [" a", ""], "{decoder}");
+            // The stop text begins with the space.
+            assert_eq!(text(&[" world", "a"], &[" world".into()]), ["", "", ""], "{decoder}");
+        }
+        let codec = codec("\u{2581}", &llama);
+        let mut stream = codec.stream(&[]);
+        let pieces: Vec<String> = (3..7).map(|id| stream.push(id).expect("decodes")).collect();
+        assert_eq!(pieces, ["", "", "", "\u{1f980}"]);
+    }
 
     proptest! {
         /// In whatever pieces a text comes, what is given out is the text before the first stop, and nothing that is

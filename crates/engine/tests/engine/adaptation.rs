@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use tokenrouter_core::emulated::EmulatedModel;
+use tokenrouter_core::routing::{BatchView, Candidate, Decision, RoutingPolicy, Row};
+use tokenrouter_core::scheduler::{CoreConfig, ModelStats, ThresholdTable, check_thresholds};
+use tokenrouter_core::simulation::{LinkDelay, Simulator};
+use tokenrouter_core::{Request, RequestId, SamplingParams};
 use tokenrouter_dtmc::{SearchOptions, System, Thresholds, threshold_table};
+use tokenrouter_engine::Config;
 use tokenrouter_engine::adaptation::{Adapter, Change};
-use tokenrouter_engine::routing::{BatchView, Candidate, Decision, RoutingPolicy, Row};
-use tokenrouter_engine::runner::EmulatedModel;
-use tokenrouter_engine::scheduler::{CoreConfig, ModelStats, ThresholdTable, check_thresholds};
-use tokenrouter_engine::simulation::{LinkDelay, Simulator};
-use tokenrouter_engine::{Config, Request, RequestId, SamplingParams};
 
 const ACTIVE: usize = 8;
 const BLOCK: usize = 16;

@@ -36,7 +36,7 @@ fn the_reference_is_generated_from_the_types_and_valid() {
 fn the_table_of_algorithms_is_generated_from_the_registry() {
     let path = root().join("../docs/reference/algorithms.md");
     let text = std::fs::read_to_string(path).expect("docs/reference/algorithms.md");
-    let want = tokenrouter_engine::routing::registry::reference_markdown();
+    let want = tokenrouter_core::routing::registry::reference_markdown();
     assert_eq!(text, want, "run `trbench config algorithms > docs/reference/algorithms.md`");
 }
 
@@ -105,7 +105,7 @@ fn mistakes_in_models_point_at_the_model() {
             large,
             &with("    thread: 2"),
             "10:5: unknown key `thread`, allowed are `path`, `source`, `emulated`, `layers`, \
-          `patch`, `dtype`, `runner`, `device`, `tp_size`, `cuda_graphs`, `threads`, `cores`, `max_batch`, `scheduler`; \
+          `patch`, `dtype`, `device`, `tp_size`, `cuda_graphs`, `threads`, `cores`, `max_batch`, `scheduler`; \
           did you mean `threads`?",
         ),
         (large, &with("    device: tpu"), "10:5: unknown device `tpu`, allowed are `cpu` and `cuda:N`"),
@@ -136,11 +136,6 @@ fn mistakes_in_models_point_at_the_model() {
             large,
             &with("    dtype: [f32]"),
             "10:5: `dtype` is a list of 1, allowed is one of `native`, `f32`, `bf16`, `f16`",
-        ),
-        (
-            large,
-            &with("    device: cuda:0\n    runner: candle"),
-            "11:5: model `large`: `runner: candle` computes on `cpu`; use `runner: native`",
         ),
         (large, &with("    tp_size: 0"), "10:5: model `large`: `tp_size` is 0, allowed are 1 to 64"),
         (large, &with("    tp_size: 2"), "10:5: model `large`: `tp_size` above 1 needs `device: cuda:N`"),

@@ -6,26 +6,25 @@ use std::time::Duration;
 
 use candle_core::Device;
 use serde_json::{Value, json};
-use tokenrouter_engine::config::{
-    Config, ExecutionConfig, ModelConfig, RoutingConfig, RunnerKind, ThresholdConfig, WeightDtype,
-};
-use tokenrouter_engine::model::{Decoder, ModelFiles};
-use tokenrouter_engine::reference::{self, ReferenceModel};
-use tokenrouter_engine::routing::SignalNeeds;
-use tokenrouter_engine::routing::registry::{self, SystemView};
-use tokenrouter_engine::runner::{CandleRunner, ModelRunner, NativeRunner, RunnerOptions};
-use tokenrouter_engine::scheduler::ModelStats;
-use tokenrouter_engine::{
-    CommittedToken, Engine, FinishReason, Request, SamplingParams, StreamEvent, SubmitError, TokenStream,
-};
+use tokenrouter_core::reference::{self, ReferenceModel};
+use tokenrouter_core::routing::RoutingConfig;
+use tokenrouter_core::routing::SignalNeeds;
+use tokenrouter_core::routing::registry::{self, SystemView};
+use tokenrouter_core::scheduler::ModelStats;
+use tokenrouter_core::{CommittedToken, FinishReason, Request, SamplingParams, StreamEvent};
+use tokenrouter_engine::config::{Config, ExecutionConfig, ModelConfig, ThresholdConfig, WeightDtype};
+use tokenrouter_engine::model::ModelFiles;
+use tokenrouter_engine::runner::{NativeRunner, RunnerOptions};
+use tokenrouter_engine::{Engine, SubmitError, TokenStream};
 use tokenrouter_kernels::Pool;
+use tokenrouter_testing::candle_oracle::CandleDecoder;
 
 use crate::demo;
 
 const KV: (usize, usize) = (16, 16);
 const MAX_TOKENS: usize = 20;
 
-fn config(routing: &RoutingConfig, runner: RunnerKind) -> Config {
+fn config(routing: &RoutingConfig) -> Config {
     let yaml = include_str!("../../../../config/rstitch/demo.yaml");
     let mut config = Config::from_yaml(yaml, "demo.yaml").expect("the shipped configuration");
     config.routing = routing.clone();
@@ -35,7 +34,6 @@ fn config(routing: &RoutingConfig, runner: RunnerKind) -> Config {
         config.models["small"].patch = Some(patch);
     }
     for model in config.models.values_mut() {
-        model.runner = runner;
         model.cores = None;
         // Small, so that prompts are prefilled in several chunks.
         model.scheduler.max_step_tokens = 24;
@@ -120,21 +118,11 @@ fn requests(count: usize, max_tokens: usize) -> Vec<Request> {
         .collect()
 }
 
-fn runner(model: &ModelConfig, needs: SignalNeeds) -> Box<dyn ModelRunner> {
+fn runner(model: &ModelConfig, needs: SignalNeeds) -> NativeRunner {
     let files = ModelFiles::open(model).expect("the demo model");
     let options = RunnerOptions { needs, eos: files.eos.clone(), kv: KV, ..RunnerOptions::default() };
-    match model.runner {
-        RunnerKind::Native => {
-            let pool = Pool::new(1, None).expect("a thread");
-            let runner = NativeRunner::load(&files.arch, (&files.weights, &files.patches), model.dtype, &options, pool);
-            Box::new(runner.expect("loads"))
-        }
-        RunnerKind::Candle => {
-            let decoder = Decoder::load(&files.arch, (&files.weights, &files.patches), model.dtype, &Device::Cpu, KV)
-                .expect("loads");
-            Box::new(CandleRunner::new(decoder, &options, 1, None).expect("a thread"))
-        }
-    }
+    let pool = Pool::new(1, None).expect("a thread");
+    NativeRunner::load(&files.arch, (&files.weights, &files.patches), model.dtype, &options, pool).expect("loads")
 }
 
 fn expected(config: &Config, requests: &[Request]) -> Vec<(Vec<CommittedToken>, FinishReason)> {
@@ -153,10 +141,8 @@ fn expected(config: &Config, requests: &[Request]) -> Vec<(Vec<CommittedToken>, 
     let models = config.models.values().enumerate();
     let mut runners: Vec<_> = models.map(|(index, model)| runner(model, policy.needs(index))).collect();
     let one = |request: &Request| {
-        let mut models: Vec<_> = runners
-            .iter_mut()
-            .map(|runner| ReferenceModel { runner: &mut **runner, blocks: KV.0, block_size: KV.1 })
-            .collect();
+        let mut models: Vec<_> =
+            runners.iter_mut().map(|runner| ReferenceModel { runner, blocks: KV.0, block_size: KV.1 }).collect();
         let request = Arc::new(request.clone());
         reference::generate(&mut models, &*policy, config.entry_index(), (&files.eos, Some(&texts)), &request)
             .expect("computes")
@@ -168,7 +154,7 @@ fn expected(config: &Config, requests: &[Request]) -> Vec<(Vec<CommittedToken>, 
 fn greedy_output_equals_the_reference_loop() {
     let requests = requests(8, MAX_TOKENS);
     for (routing, form) in methods() {
-        let base = config(&routing, RunnerKind::Native);
+        let base = config(&routing);
         let want = expected(&base, &requests);
         let origins = want.iter().flat_map(|(tokens, _)| tokens.iter().map(|token| token.origin));
         let switched = origins.clone().any(|o| o == 0) && origins.clone().any(|o| o == 1);
@@ -205,7 +191,7 @@ fn greedy_output_equals_the_reference_loop() {
 fn other_executions_reproduce_the_reference_loop() {
     let requests = requests(4, MAX_TOKENS);
     for (routing, form) in methods().into_iter().take(6) {
-        let mut config = config(&routing, RunnerKind::Native);
+        let mut config = config(&routing);
         let want = expected(&config, &requests);
         config.batching.thresholds = ThresholdConfig::Eager;
         for execution in [ExecutionConfig::Lockstep, ExecutionConfig::Standard] {
@@ -239,7 +225,7 @@ fn sampled_output_equals_the_reference_loop() {
             ..request.sampling.clone()
         };
     }
-    let mut config = config(&methods()[1].0, RunnerKind::Native);
+    let mut config = config(&methods()[1].0);
     let want = expected(&config, &requests);
     assert!(want.iter().any(|(_, reason)| *reason == FinishReason::Stop), "no stop text was met: {want:?}");
     let delayed = ThresholdConfig::Fixed(vec![1, 3]);
@@ -287,21 +273,6 @@ fn three_models_reproduce_the_reference_loop_with_a_trace() {
     assert!(stats.models.iter().all(|model| model.steps > 0 && model.transitions == model.committed));
 }
 
-#[test]
-fn the_candle_runner_reproduces_its_reference_loop() {
-    let requests = requests(2, 4);
-    let mut config = config(&methods()[1].0, RunnerKind::Candle);
-    let want = expected(&config, &requests);
-    config.system.max_active = 2;
-    config.batching.thresholds = ThresholdConfig::Fixed(vec![1, 2]);
-    let engine = Engine::launch(&config).expect("launches");
-    let streams: Vec<_> = requests.iter().map(|request| engine.generate(request.clone()).expect("taken")).collect();
-    for (stream, want) in streams.into_iter().zip(want) {
-        let (tokens, reason, _) = stream.collect_blocking();
-        assert_eq!((tokens, reason), want);
-    }
-}
-
 /// Log-probabilities of a row.
 fn log_softmax(logits: &[f32]) -> Vec<f64> {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -327,7 +298,7 @@ fn logits_are_close_to_llama_cpp() {
         let positions = fixture["positions"].as_array().expect("positions");
         for (i, position) in positions.iter().enumerate() {
             let mut batch = tokenrouter_core::step::Batch::default();
-            batch.push(tokenrouter_engine::RequestId(0), &request, (&ids[..=i], i..i + 1), &blocks);
+            batch.push(tokenrouter_core::RequestId(0), &request, (&ids[..=i], i..i + 1), &blocks);
             let ours = log_softmax(runner.logits(&batch).expect("computes"));
             let top: Vec<(usize, f64)> = serde_json::from_value(position["top"].clone()).expect("top");
             let best = (0..ours.len()).max_by(|a, b| ours[*a].total_cmp(&ours[*b])).expect("a vocabulary");
@@ -347,7 +318,8 @@ fn logits_are_close_to_llama_cpp() {
     }
 }
 
-/// Against candle-transformers' own quantised Llama on the same file, teacher-forced, both of our runners.
+/// Against candle-transformers' own quantised Llama on the same file, teacher-forced: our runner, and the decoder
+/// that is its oracle elsewhere.
 #[test]
 fn logits_are_close_to_candle_transformers() {
     let ids: Vec<u32> = serde_json::from_value(demo::fixture("llamacpp_logits.json")["ids"].clone()).expect("ids");
@@ -358,8 +330,7 @@ fn logits_are_close_to_candle_transformers() {
     let mut oracle =
         candle_transformers::models::quantized_llama::ModelWeights::from_gguf(content, &mut file, &Device::Cpu)
             .expect("candle's own model");
-    let candle = Decoder::load(&files.arch, (&files.weights, &files.patches), WeightDtype::Native, &Device::Cpu, KV)
-        .expect("our candle decoder");
+    let candle = CandleDecoder::load(&files, WeightDtype::Native, KV).expect("our candle decoder");
     let (pool, options) = (Pool::new(1, None).expect("a thread"), RunnerOptions { kv: KV, ..RunnerOptions::default() });
     let mut native =
         NativeRunner::load(&files.arch, (&files.weights, &files.patches), WeightDtype::Native, &options, pool)
@@ -372,7 +343,7 @@ fn logits_are_close_to_candle_transformers() {
         let want = oracle.forward(&input, i).and_then(|t| t.flatten_all()?.to_vec1::<f32>()).expect("logits");
         let want = log_softmax(&want);
         let mut batch = tokenrouter_core::step::Batch::default();
-        batch.push(tokenrouter_engine::RequestId(0), &request, (&ids[..=i], i..i + 1), &blocks);
+        batch.push(tokenrouter_core::RequestId(0), &request, (&ids[..=i], i..i + 1), &blocks);
         let tensor = candle.forward(&batch).and_then(|(_, t)| t.flatten_all()?.to_vec1::<f32>()).expect("logits");
         let kernels = native.logits(&batch).expect("logits").to_vec();
         let best = |values: &[f64]| (0..values.len()).max_by(|a, b| values[*a].total_cmp(&values[*b]));
@@ -391,7 +362,7 @@ fn logits_are_close_to_candle_transformers() {
 
 #[test]
 fn requests_that_cannot_be_served_are_refused_with_reasons() {
-    let mut config = config(&methods()[1].0, RunnerKind::Native);
+    let mut config = config(&methods()[1].0);
     config.system.max_tokens_per_request = 100;
     config.system.max_queued = 1;
     config.system.max_active = 3;
@@ -421,7 +392,7 @@ fn models_without_a_common_vocabulary_are_refused() {
     let dir = tempfile::tempdir().expect("a folder");
     let tiny = tokenrouter_testing::tiny::config("llama");
     tokenrouter_testing::tiny::write(dir.path(), &tiny, &tokenrouter_testing::tiny::tensors(&tiny, 1));
-    let mut config = config(&methods()[1].0, RunnerKind::Native);
+    let mut config = config(&methods()[1].0);
     config.models["large"] = ModelConfig { path: Some(dir.path().to_owned()), ..ModelConfig::default() };
     let message = Engine::launch(&config).expect_err("different vocabularies").to_string();
     assert!(message.contains("`small` and `large` do not share a vocabulary"), "{message}");
@@ -455,7 +426,7 @@ fn damaged_files_are_refused_with_their_names() {
 
 #[test]
 fn a_stream_gives_tokens_before_the_end() {
-    let engine = Engine::launch(&config(&methods()[0].0, RunnerKind::Native)).expect("launches");
+    let engine = Engine::launch(&config(&methods()[0].0)).expect("launches");
     let mut stream = engine.generate(requests(1, 5).remove(0)).expect("taken");
     let mut events = Vec::new();
     while let Some(event) = stream.blocking_next() {

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use half::bf16;
 use proptest::prelude::*;
 use serde_json::json;
+use tokenrouter_core::routing::HeadKind;
 use tokenrouter_engine::heads::{
-    About, CiterHead, DeferralRow, Head, HeadError, HeadFile, HeadKind, HeadProblem, HeadTensor, HeadValues, R2rHead,
-    R2rInputs,
+    About, CiterHead, DeferralRow, Head, HeadError, HeadFile, HeadProblem, HeadTensor, HeadValues, R2rHead, R2rInputs,
 };
 
 /// Numbers in -1..1 that look random.

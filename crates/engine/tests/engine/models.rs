@@ -6,14 +6,16 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use serde_json::{Value, json};
 use tokenrouter_core::step::Batch;
+use tokenrouter_core::step::{ModelRunner, StepOutput};
+use tokenrouter_core::{Request, RequestId, SamplingParams};
 use tokenrouter_engine::config::{ModelConfig, WeightDtype};
-use tokenrouter_engine::model::{Decoder, ModelFiles};
+use tokenrouter_engine::model::ModelFiles;
 #[cfg(feature = "cuda-emulation")]
-use tokenrouter_engine::runner::{CudaRunner, CudaShapes, ModelRunner, StepOutput};
+use tokenrouter_engine::runner::{CudaRunner, CudaShapes};
 use tokenrouter_engine::runner::{NativeRunner, RunnerOptions};
-use tokenrouter_engine::{Request, RequestId, SamplingParams};
 use tokenrouter_kernels::Pool;
 
+use tokenrouter_testing::candle_oracle::CandleDecoder;
 use tokenrouter_testing::tiny;
 
 const BLOCKS: usize = 24;
@@ -63,7 +65,7 @@ fn oracle(family: &str, config: &Value, tensors: &std::collections::HashMap<Stri
 
 /// One of our implementations.
 enum Model {
-    Candle(Decoder),
+    Candle(Box<CandleDecoder>),
     Native(Box<NativeRunner>),
     /// The CUDA kernels, run on the host.
     #[cfg(feature = "cuda-emulation")]
@@ -107,8 +109,7 @@ fn load_tensors(config: &Value, tensors: &std::collections::HashMap<String, Tens
     let settings = ModelConfig { path: Some(dir.path().to_owned()), ..ModelConfig::default() };
     let files = ModelFiles::open(&settings).expect("a valid model");
     let size = (BLOCKS, BLOCK);
-    let decoder = Decoder::load(&files.arch, (&files.weights, &files.patches), WeightDtype::F32, &Device::Cpu, size)
-        .expect("loads");
+    let decoder = CandleDecoder::load(&files, WeightDtype::F32, size).expect("loads");
     let native = |threads| {
         let pool = Pool::new(threads, None).expect("threads");
         let options = RunnerOptions { kv: size, ..RunnerOptions::default() };
@@ -117,7 +118,7 @@ fn load_tensors(config: &Value, tensors: &std::collections::HashMap<String, Tens
         Model::Native(Box::new(runner.expect("loads")))
     };
     #[allow(unused_mut, reason = "features")]
-    let mut models = vec![Model::Candle(decoder), native(1), native(2)];
+    let mut models = vec![Model::Candle(Box::new(decoder)), native(1), native(2)];
     #[cfg(feature = "cuda-emulation")]
     models.extend([cuda(&files, 1), cuda(&files, 2)]);
     models
@@ -259,8 +260,8 @@ fn depth_pruning_keeps_the_named_layers() {
 #[cfg(feature = "cuda-emulation")]
 #[test]
 fn cuda_gives_the_signals_and_scores_of_the_cpu() {
+    use tokenrouter_core::routing::SignalNeeds;
     use tokenrouter_engine::heads::Head;
-    use tokenrouter_engine::routing::SignalNeeds;
 
     let config = tiny::config("qwen3");
     let tensors = tiny::tensors(&config, 21);

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tokenrouter_engine::config::{Config, ExecutionConfig, LatencyProfile, RoutingConfig};
-use tokenrouter_engine::reference::{self, ReferenceModel};
-use tokenrouter_engine::routing::registry::{self, SystemView};
-use tokenrouter_engine::runner::EmulatedModel;
-use tokenrouter_engine::{
-    CommittedToken, Engine, FinishReason, Request, SamplingParams, StepRecord, StreamEvent, SubmitError, TokenStream,
-};
+use tokenrouter_core::emulated::EmulatedModel;
+use tokenrouter_core::emulated::LatencyProfile;
+use tokenrouter_core::reference::{self, ReferenceModel};
+use tokenrouter_core::routing::RoutingConfig;
+use tokenrouter_core::routing::registry::{self, SystemView};
+use tokenrouter_core::{CommittedToken, FinishReason, Request, SamplingParams, StepRecord, StreamEvent};
+use tokenrouter_engine::config::{Config, ExecutionConfig};
+use tokenrouter_engine::{Engine, SubmitError, TokenStream};
 
 const VOCAB: usize = 32_000;
 
@@ -170,5 +171,8 @@ fn thresholds_and_other_executions_exclude_each_other() {
     let yaml = "models:\n  a: {emulated: {latency_ms: 1}}\n  b: {emulated: {latency_ms: 1}}\nrouting: {method: random}\n\
                 batching: {thresholds: [1, 2]}\nsystem:\n  execution: lockstep\n";
     let error = Config::from_yaml(yaml, "bad.yaml").expect_err("a bad configuration").to_string();
-    assert!(error.starts_with("bad.yaml:7") && error.contains("`lockstep`") && error.contains("`eager`"), "{error}");
+    assert!(
+        error.starts_with("bad.yaml:5:12:") && error.contains("`lockstep`") && error.contains("`eager`"),
+        "{error}"
+    );
 }

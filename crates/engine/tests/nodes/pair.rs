@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tokenrouter_engine::config::{Config, PeerEndpoint, RoutingConfig};
+use tokenrouter_core::routing::RoutingConfig;
+use tokenrouter_core::{CommittedToken, FinishReason, Request, SamplingParams, StepRecord, StreamEvent};
+use tokenrouter_engine::config::{Config, PeerEndpoint};
 use tokenrouter_engine::node::{PeerView, PrivateKey};
-use tokenrouter_engine::{
-    CommittedToken, Engine, FinishReason, Request, SamplingParams, StepRecord, StreamEvent, TokenStream,
-};
+use tokenrouter_engine::{Engine, TokenStream};
 
 /// The names of the models; requests enter at the first.
 pub(crate) const NAMES: [&str; 2] = ["small", "large"];

@@ -4,7 +4,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use serde_json::json;
-use tokenrouter_engine::config::{Config, ExecutionConfig, RoutingConfig, ThresholdConfig};
+use tokenrouter_core::routing::RoutingConfig;
+use tokenrouter_engine::config::{Config, ExecutionConfig, ThresholdConfig};
 use tokenrouter_engine::node::PrivateKey;
 use tokenrouter_engine::{Engine, SubmitError};
 

@@ -1,7 +1,8 @@
 //! Two nodes do what one process does.
 
 use serde_json::json;
-use tokenrouter_engine::config::{RoutingConfig, ThresholdConfig};
+use tokenrouter_core::routing::RoutingConfig;
+use tokenrouter_engine::config::ThresholdConfig;
 
 use crate::pair::{Pair, collect, expected, held, peer, requests, run, wait_until};
 

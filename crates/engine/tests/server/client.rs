@@ -16,7 +16,8 @@ pub(crate) struct Response {
 /// Sends the head of a request and a body.
 pub(crate) fn send(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Response {
     let mut stream = TcpStream::connect(address).expect("connects");
-    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n", body.len());
+    let host = if headers.iter().any(|(name, _)| *name == "host") { "" } else { "host: localhost\r\n" };
+    let mut head = format!("{method} {path} HTTP/1.1\r\n{host}content-length: {}\r\n", body.len());
     if !headers.iter().any(|(name, _)| *name == "content-type") {
         head.push_str("content-type: application/json\r\n");
     }

@@ -5,9 +5,14 @@ use std::sync::{Arc, LazyLock};
 
 use serde_json::{Value, json};
 use tokenrouter_api::openapi::Operation;
+use tokenrouter_core::step::Batch;
+use tokenrouter_core::{Request, RequestId, SamplingParams, StreamEvent};
+use tokenrouter_engine::config::{ModelConfig, WeightDtype};
+use tokenrouter_engine::model::ModelFiles;
 use tokenrouter_engine::server::ApiKeys;
 use tokenrouter_engine::tokenizer::Conversation;
 use tokenrouter_engine::{Config, Engine};
+use tokenrouter_testing::candle_oracle::CandleDecoder;
 
 use crate::client::post;
 use crate::openapi::Document;
@@ -207,30 +212,39 @@ fn characters_of_several_tokens_come_in_one_chunk() {
 }
 
 #[test]
-fn both_runners_give_the_same_log_probabilities() {
+fn log_probabilities_are_those_of_the_oracle() {
     let ids = SERVER.engine.text().expect("text").encode("The capital of France is").expect("encodes");
-    let of = |runner: &str| {
-        let yaml = format!(
-            "models: {{a: {{source: demo, dtype: f32, runner: {runner}}}}}\nrouting: {{method: ensemble}}\nkv: {{memory_mib: 64}}"
-        );
-        let engine = Engine::launch(&Config::from_yaml(&yaml, "test.yaml").expect("valid")).expect("launches");
-        let sampling = tokenrouter_engine::SamplingParams { max_tokens: 4, ..Default::default() };
-        let request = tokenrouter_engine::Request::new(ids.clone(), sampling, 0);
-        let mut stream = engine.generate(tokenrouter_engine::Request { logprobs: Some(2), ..request }).expect("taken");
-        let mut all = Vec::new();
-        while let Some(event) = stream.blocking_next() {
-            if let tokenrouter_engine::StreamEvent::Logprobs(logprobs) = event {
-                all.push(logprobs);
-            }
+    let yaml = "models: {a: {source: demo, dtype: f32}}\nrouting: {method: ensemble}\nkv: {memory_mib: 64}";
+    let engine = Engine::launch(&Config::from_yaml(yaml, "test.yaml").expect("valid")).expect("launches");
+    let sampling = SamplingParams { max_tokens: 4, ..SamplingParams::default() };
+    let request = Request { logprobs: Some(2), ..Request::new(ids.clone(), sampling, 0) };
+    let mut stream = engine.generate(request).expect("taken");
+    let mut ours = Vec::new();
+    while let Some(event) = stream.blocking_next() {
+        if let StreamEvent::Logprobs(logprobs) = event {
+            ours.push(logprobs);
         }
-        all
-    };
-    let (native, candle) = (of("native"), of("candle"));
-    assert_eq!((native.len(), candle.len()), (4, 4));
-    for (native, candle) in native.iter().zip(&candle) {
-        assert_eq!(native.token, candle.token);
-        assert!((native.logprob - candle.logprob).abs() < 1e-3, "{native:?} {candle:?}");
-        assert!((native.top[1].1 - candle.top[1].1).abs() < 1e-3 && native.top[0].0 == native.token);
+    }
+    assert_eq!(ours.len(), 4);
+    let demo = ModelConfig { source: Some("demo".into()), ..ModelConfig::default() };
+    let files = ModelFiles::open(&demo).expect("the demo model");
+    let oracle = CandleDecoder::load(&files, WeightDtype::F32, (4, 32)).expect("loads");
+    let (mut log, mut done) = (ids, 0);
+    for ours in ours {
+        let request = Arc::new(Request::new(log.clone(), SamplingParams::default(), 0));
+        let mut batch = Batch::default();
+        batch.push(RequestId(0), &request, (&log, done..log.len()), &[0, 1, 2, 3]);
+        let (_, logits) = oracle.forward(&batch).expect("computes");
+        let logits: Vec<f32> = logits.flatten_all().and_then(|t| t.to_vec1()).expect("logits");
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+        let log_sum_exp = logits.iter().map(|logit| f64::from(*logit).exp()).sum::<f64>().ln();
+        let logprob = |rank: usize| (f64::from(logits[order[rank]]) - log_sum_exp) as f32;
+        assert_eq!((ours.token, ours.top[0].0), (order[0] as u32, order[0] as u32));
+        assert!((ours.logprob - logprob(0)).abs() < 1e-3, "{ours:?}");
+        assert!((ours.top[1].1 - logprob(1)).abs() < 1e-3, "{ours:?}");
+        done = log.len();
+        log.push(ours.token);
     }
 }
 

@@ -33,7 +33,7 @@ fn the_queue_is_bounded_in_length_and_in_time() {
     assert!(first.event().is_some());
     let address = server.address;
     let second = std::thread::spawn(move || error(post(address, "/generate", &body(STAYS, 1, &json!({})))));
-    until("a queue", || server.meters(0).queued.get() == 1);
+    until("a queue", || server.snapshot(0).occupancy.queued == 1);
     let (status, retry, third) = error(server.ask(STAYS, 1, &json!({})));
     assert_eq!((status, retry.as_deref(), &third["code"]), (429, Some("1"), &json!("overloaded")));
     let (status, retry, second) = second.join().expect("no panic");
@@ -67,6 +67,22 @@ fn a_request_that_can_never_fit_is_refused_at_once() {
 }
 
 #[test]
+fn a_request_that_no_queue_has_room_for_is_wrong_and_not_early() {
+    let server = emulated("system: {max_active: 2, max_queued: 4}");
+    let ask = |prompts: usize, n: usize| {
+        post(server.address, "/v1/completions", &json!({"prompt": vec![[1]; prompts], "n": n, "max_tokens": 1}))
+    };
+    let (status, retry, refused) = error(ask(4, 2));
+    assert_eq!((status, retry), (400, None), "{refused}");
+    let message = refused["message"].as_str().expect("a message");
+    for number in ["4 prompts", "`n` of 2", "8 answers", "at most 6", "max_queued"] {
+        assert!(message.contains(number), "{message}");
+    }
+    assert_eq!(ask(3, 2).status, 200);
+    server.baseline();
+}
+
+#[test]
 fn sizes_are_bounded() {
     let server = emulated("server: {max_body_kib: 1, max_header_kib: 8, max_stop_texts: 2, max_choices: 2}");
     let address = server.address;
@@ -92,7 +108,7 @@ fn slow_clients_are_let_go() {
     let _closed = slow.read_to_end(&mut rest);
     let mut half = TcpStream::connect(server.address).expect("connects");
     half.write_all(
-        b"POST /generate HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{",
+        b"POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{",
     )
     .expect("writes");
     assert_eq!(Response::read(half).status, 408);
@@ -110,7 +126,7 @@ fn fields_are_known_or_refused_by_name() {
         (json!({"prompt": [1], "routing": {"method": "entropy"}}), "routing.method", "`random`"),
         (json!({"prompt": [1], "routing": {"treshold": 1}}), "routing.treshold", "`threshold`"),
         (json!({"prompt": [1], "model": "other"}), "model", "`tokenrouter`"),
-        (json!({"prompt": [1], "seed": -1}), "seed", "`-1`"),
+        (json!({"prompt": [1], "seed": 0.5}), "seed", "`0.5`"),
         (json!({"prompt": {"a": 1}}), "prompt", "token ids"),
     ] {
         let (status, _, error) = refused("/v1/completions", body);

@@ -2,10 +2,13 @@
 
 mod client;
 mod demo;
+mod extras;
 mod limits;
+mod lost;
 mod metrics;
 mod openapi;
 mod running;
 mod security;
 mod shutdown;
 mod states;
+mod text;

@@ -69,6 +69,8 @@ fn every_route_is_there_and_answers_by_its_schema() {
     document.whole(Operation::Ready, get(address, "/ready"));
     document.whole(Operation::Info, get(address, "/info"));
     document.whole(Operation::Models, get(address, "/v1/models"));
+    document.whole(Operation::Model, get(address, "/v1/models/tokenrouter"));
+    document.refusal(Operation::Model, get(address, "/v1/models/other"));
     document.whole(Operation::Generate, server.ask(STAYS, 3, &json!({"stream": false})));
     document.stream(Operation::Generate, server.ask(STAYS, 3, &json!({})));
     let several = json!({"input_ids": [1], "sampling_params": {"n": 2, "max_new_tokens": 2}});
@@ -81,6 +83,43 @@ fn every_route_is_there_and_answers_by_its_schema() {
     document.refusal(Operation::Completions, post(address, "/v1/completions", &json!({"prompt": [1], "echo": true})));
     document.refusal(Operation::Tokenize, post(address, "/tokenize", &json!({"prompt": "a"})));
     document.refusal(Operation::Cancel, send(address, "DELETE", "/v1/requests/a", &[], ""));
+}
+
+#[test]
+fn errors_are_json_on_every_path() {
+    let server = emulated("server: {max_body_kib: 1}");
+    let address = server.address;
+    let long = json!({"input_ids": vec![1; 2000]}).to_string();
+    let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+    let text = [("content-type", "text/plain")];
+    for (method, path, headers, body, status, code) in [
+        ("GET", "/nothing", &[][..], "", 404, "not_found"),
+        ("GET", "/v1/models/a/b", &[], "", 404, "model_not_found"),
+        ("GET", "/v1/models/%ff", &[], "", 400, "invalid_request"),
+        ("DELETE", "/v1/requests/%ff", &[], "", 400, "invalid_request"),
+        ("DELETE", "/v1/requests/a", &[], "", 404, "request_not_found"),
+        ("GET", "/v1/completions", &[], "", 405, "method_not_allowed"),
+        ("POST", "/health", &[], "{}", 405, "method_not_allowed"),
+        ("PUT", "/v1/models/tokenrouter", &[], "{}", 405, "method_not_allowed"),
+        ("POST", "/generate", &[], "{", 400, "invalid_json"),
+        ("POST", "/generate", &[], deep.as_str(), 400, "invalid_json"),
+        ("POST", "/generate", &[], "[]", 400, "invalid_request"),
+        ("POST", "/generate", &[], long.as_str(), 413, "body_too_large"),
+        ("POST", "/generate", &text, "{}", 415, "unsupported_media_type"),
+        ("GET", "/health", &[("host", "evil.example")], "", 421, "host_not_allowed"),
+    ] {
+        let response = send(address, method, path, headers, body);
+        assert_eq!(
+            (response.status, response.header("content-type")),
+            (status, Some("application/json")),
+            "{method} {path}"
+        );
+        assert_eq!(response.header("allow").is_some(), status == 405, "{method} {path}");
+        assert!(response.header("x-request-id").is_some(), "{method} {path}");
+        let error = response.json()["error"].clone();
+        assert_eq!(error["code"], code, "{method} {path}: {error}");
+    }
+    assert_eq!(get(address, "/v1/models/default").json()["id"], "tokenrouter");
 }
 
 #[test]

@@ -7,9 +7,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokenrouter_core::routing::{BatchView, Decision, RoutingPolicy};
+use tokenrouter_core::scheduler::Snapshot;
 use tokenrouter_engine::config::ServerConfig;
-use tokenrouter_engine::meters::Meters;
-use tokenrouter_engine::routing::{BatchView, Decision, RoutingPolicy};
 use tokenrouter_engine::server::{ApiKeys, ServeError, serve};
 use tokenrouter_engine::{Config, Engine};
 
@@ -123,8 +123,8 @@ impl Running {
         post(self.address, "/generate", &body(seed, tokens, more))
     }
 
-    pub(crate) fn meters(&self, model: usize) -> &Meters {
-        self.engine.meters().nth(model).expect("a model")
+    pub(crate) fn snapshot(&self, model: usize) -> Snapshot {
+        self.engine.snapshots().swap_remove(model)
     }
 
     pub(crate) fn open(&self) -> usize {
@@ -134,7 +134,8 @@ impl Running {
     /// Waits until nothing is held by anybody.
     pub(crate) fn baseline(&self) {
         until("an empty engine", || {
-            self.open() == 0 && self.engine.meters().all(|m| m.kv_used.get() + m.pending.get() + m.queued.get() == 0)
+            let idle = |s: Snapshot| s.kv_held + s.occupancy.pending + s.occupancy.queued == 0;
+            self.open() == 0 && self.engine.snapshots().into_iter().all(idle)
         });
     }
 

@@ -1,12 +1,14 @@
 //! Keys, ids, origins: the promises of `docs/reference/security.md`.
 
+use std::io::Write;
+use std::net::TcpStream;
 use std::sync::Arc;
 
 use serde_json::json;
 use tokenrouter_engine::server::{ApiKeys, ServeError, serve};
 use tokenrouter_engine::{Config, Engine};
 
-use crate::client::{get, send};
+use crate::client::{Response, get, send};
 use crate::running::{Gate, Running, STAYS, body, emulated};
 
 const CONFIG: &str = "models: {a: {emulated: {latency_ms: 1}}}\nrouting: {method: ensemble}\n\
@@ -60,6 +62,39 @@ fn pages_of_other_origins_are_let_in_only_by_name() {
     // Without a preflight a page can send text only.
     let plain = [("content-type", "text/plain")];
     assert_eq!(send(closed.address, "POST", "/generate", &plain, &body(STAYS, 1, &json!({})).to_string()).status, 415);
+}
+
+#[test]
+fn a_page_cannot_give_its_own_name_to_an_open_server() {
+    let server = emulated("server: {allowed_hosts: [box.lan]}");
+    let status = |host: &str| send(server.address, "GET", "/health", &[("host", host)], "").status;
+    for host in ["localhost", "127.0.0.1:30000", "[::1]:1", "BOX.lan.:7"] {
+        assert_eq!(status(host), 200, "{host}");
+    }
+    let host = format!("evil.example:{}", server.address.port());
+    for (method, path) in
+        [("GET", "/"), ("GET", "/health"), ("GET", "/nothing"), ("POST", "/generate"), ("OPTIONS", "/generate")]
+    {
+        let origin = format!("http://{host}");
+        let headers = [("host", host.as_str()), ("origin", &origin)];
+        let refused = send(server.address, method, path, &headers, &body(STAYS, 1, &json!({})).to_string());
+        assert_eq!(refused.status, 421, "{method} {path}");
+        let error = refused.json()["error"].clone();
+        assert_eq!((&error["code"], &error["param"]), (&json!("host_not_allowed"), &json!("host")));
+        let message = error["message"].as_str().expect("a message");
+        assert!(message.contains("`evil.example:") && message.contains("server.allowed_hosts"), "{message}");
+    }
+    let raw = |request: &str| {
+        let mut stream = TcpStream::connect(server.address).expect("connects");
+        stream.write_all(request.as_bytes()).expect("writes");
+        Response::read(stream).status
+    };
+    assert_eq!(raw("GET /health HTTP/1.0\r\n\r\n"), 200);
+    assert_eq!(raw("GET /health HTTP/1.1\r\n\r\n"), 400);
+    assert_eq!(raw("GET http://evil.example/health HTTP/1.1\r\nhost: localhost\r\n\r\n"), 421);
+    // A key stands in the way of pages already.
+    let keyed = with_keys();
+    assert_eq!(send(keyed.address, "GET", "/health", &[("host", "evil.example")], "").status, 200);
 }
 
 #[test]

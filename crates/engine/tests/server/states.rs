@@ -18,7 +18,7 @@ fn hold(server: &Running, seed: u64, more: &Value) -> Held {
     let mut stream = std::net::TcpStream::connect(server.address).expect("connects");
     let body = crate::running::body(seed, ENDLESS, more).to_string();
     let head = format!(
-        "POST /generate HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     std::io::Write::write_all(&mut stream, head.as_bytes()).expect("writes");
@@ -40,9 +40,9 @@ fn queued() {
     let mut first = server.ask(STAYS, ENDLESS, &none());
     assert!(first.event().is_some());
     let second = hold(&server, STAYS, &none());
-    until("a queue", || server.meters(SMALL).queued.get() == 1);
+    until("a queue", || server.snapshot(SMALL).occupancy.queued == 1);
     second.leave();
-    until("an empty queue", || server.meters(SMALL).queued.get() == 0 && server.open() == 1);
+    until("an empty queue", || server.snapshot(SMALL).occupancy.queued == 0 && server.open() == 1);
     assert!(first.event().is_some(), "the other request goes on");
     first.leave();
     server.baseline();
@@ -54,11 +54,11 @@ fn prefilling() {
     let prompt: Vec<u32> = (0..20_000).map(|id| id % 1000).collect();
     // 256 tokens a step: some 80 steps of a prompt.
     let request = hold(&server, STAYS, &json!({"input_ids": prompt}));
-    until("a prefill", || server.meters(SMALL).kv_used.get() > 0);
-    assert_eq!(server.meters(SMALL).generated.get(), 0, "there is no token yet");
+    until("a prefill", || server.snapshot(SMALL).kv_held > 0);
+    assert_eq!(server.snapshot(SMALL).stats.generated, 0, "there is no token yet");
     request.leave();
     server.baseline();
-    assert!(server.meters(SMALL).committed.get() < ENDLESS as u64 / 2);
+    assert!(server.snapshot(SMALL).stats.emitted < ENDLESS as u64 / 2);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn decoding() {
 fn decoding_without_a_stream() {
     let server = emulated("");
     let request = hold(&server, STAYS, &json!({"stream": false}));
-    until("tokens", || server.meters(SMALL).committed.get() > 3);
+    until("tokens", || server.snapshot(SMALL).stats.emitted > 3);
     request.leave();
     server.baseline();
 }
@@ -87,10 +87,10 @@ fn in_the_delayed_buffer() {
     until("one at the large model", || server.gate.entered() == 1);
     // Two are active, so the small model waits for a second one.
     let waits = hold(&server, STAYS, &none());
-    let small = server.meters(SMALL);
-    until("a request in the buffer", || small.ready.get() == 1 && small.threshold.get() == 2);
+    let ready = || server.snapshot(SMALL).occupancy.ready;
+    until("a request in the buffer", || ready() == 1 && server.snapshot(SMALL).threshold == 2);
     waits.leave();
-    until("an empty buffer", || small.ready.get() == 0 && server.open() == 1);
+    until("an empty buffer", || ready() == 0 && server.open() == 1);
     server.gate.set(false);
     away.leave();
     server.baseline();
@@ -104,7 +104,7 @@ fn in_flight_to_a_peer() {
     until("one in a step of the large model", || server.gate.entered() == 1);
     // The large model takes nothing in while its step runs: this one is on its way.
     let second = hold(&server, GOES, &none());
-    until("two handoffs", || server.meters(SMALL).handoffs[LARGE].get() == 2);
+    until("two handoffs", || server.snapshot(SMALL).stats.handoffs[LARGE] == 2);
     second.leave();
     until("the cancellation", || crate::client::get(server.address, "/metrics").text().contains("requests_open 1\n"));
     server.gate.set(false);

@@ -15,7 +15,7 @@ from .routing import RoutingPolicy
 
 Prompt = Union[str, Sequence[int]]
 Result = Dict[str, Any]
-_Piece = Tuple[str, List[int], List[int], Optional[str]]
+_Chunk = Tuple[str, List[int], List[int], Optional[str]]
 
 
 class TokenRoutingEngine:
@@ -85,8 +85,8 @@ class TokenRoutingEngine:
 
         Returns a dict, or a list of dicts for a list of prompts: ``text``, ``output_ids``, ``origins`` (the model that wrote each
         token), ``finish_reason``, ``prompt_tokens``, ``completion_tokens``, ``tokens_by_model``, ``handoffs``,
-        ``queue_wait_s``, ``buffer_wait_s``. With ``stream``, it returns an iterator over pieces of one request. Each
-        piece has its ``text``, ``output_ids`` and ``origins``; the last one also has the other keys. Leaving the iterator
+        ``queue_wait_s``, ``buffer_wait_s``. With ``stream``, it returns an iterator over chunks of one request. Each
+        chunk has its ``text``, ``output_ids`` and ``origins``; the last one also has the other keys. Leaving the iterator
         cancels the request.
         """
         if stream:
@@ -132,9 +132,9 @@ class TokenRoutingEngine:
             raise InvalidRequestError(f"{len(params)} `sampling_params` for {len(prompts)} prompts")
         return [self._submit_one(prompt, None, one) for prompt, one in zip(prompts, params)]
 
-    def _piece(self, piece: _Piece) -> Result:
-        """Converts a piece to the form that users see. Raises the error that ended the request, if any."""
-        text, ids, origins, end = piece
+    def _piece(self, chunk: _Chunk) -> Result:
+        """Converts a chunk to the form that users see. Raises the error that ended the request, if any."""
+        text, ids, origins, end = chunk
         result: Result = {
             "text": None if self._emulated else text,
             "output_ids": ids,
@@ -156,40 +156,40 @@ class TokenRoutingEngine:
     def _stream(self, stream: NativeStream) -> Iterator[Result]:
         ended = False
         try:
-            while not ended and (piece := stream.next()) is not None:
-                ended = piece[3] is not None
-                yield self._piece(piece)
+            while not ended and (chunk := stream.next()) is not None:
+                ended = chunk[3] is not None
+                yield self._piece(chunk)
         finally:
             if not ended:
                 stream.cancel()
 
-    async def _async_pieces(self, stream: NativeStream) -> AsyncIterator[_Piece]:
+    async def _async_pieces(self, stream: NativeStream) -> AsyncIterator[_Chunk]:
         loop = asyncio.get_running_loop()
-        pieces: "asyncio.Queue[Optional[_Piece]]" = asyncio.Queue()
-        self._native.forward(stream, lambda piece: loop.call_soon_threadsafe(pieces.put_nowait, piece))
+        chunks: "asyncio.Queue[Optional[_Chunk]]" = asyncio.Queue()
+        self._native.forward(stream, lambda chunk: loop.call_soon_threadsafe(chunks.put_nowait, chunk))
         ended = False
         try:
-            while not ended and (piece := await pieces.get()) is not None:
-                ended = piece[3] is not None
-                yield piece
+            while not ended and (chunk := await chunks.get()) is not None:
+                ended = chunk[3] is not None
+                yield chunk
         finally:
             if not ended:
                 stream.cancel()
 
     async def _async_stream(self, stream: NativeStream) -> AsyncIterator[Result]:
-        async for piece in self._async_pieces(stream):
-            yield self._piece(piece)
+        async for chunk in self._async_pieces(stream):
+            yield self._piece(chunk)
 
     async def _async_result(self, stream: NativeStream) -> Result:
         text: List[str] = []
         ids: List[int] = []
         origins: List[int] = []
         end: Optional[str] = None
-        async for piece in self._async_pieces(stream):
-            text.append(piece[0])
-            ids.extend(piece[1])
-            origins.extend(piece[2])
-            end = piece[3]
+        async for chunk in self._async_pieces(stream):
+            text.append(chunk[0])
+            ids.extend(chunk[1])
+            origins.extend(chunk[2])
+            end = chunk[3]
         if end is None:
             raise EngineClosedError("the engine has stopped")
         return self._piece(("".join(text), ids, origins, end))

@@ -7,15 +7,15 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tokenrouter_engine::EngineError;
+use tokenrouter_engine::config::{ConfigError, Document};
+use tokenrouter_engine::runnable::check;
 
-use crate::error::{Interrupted, UsageError};
+use crate::error::{INTERRUPTED, Interrupted, UsageError};
+use crate::terminal::say;
 use crate::{
-    compare, convert, dataset, draft, fetch, figures, gpu, nodes, optimize, plan_memory, predict, report, run, serve,
-    simulate, soak, sweep, trace, train,
+    compare, convert, dataset, doctor, draft, fetch, figures, gpu, nodes, optimize, plan_memory, predict, report, run,
+    serve, simulate, soak, sweep, trace, train,
 };
-
-/// Exit code after an interrupt (128 + SIGINT).
-const INTERRUPTED: u8 = 130;
 
 /// Token-level LLM routing: benchmark, serve, and model the throughput.
 #[derive(Debug, Parser)]
@@ -32,11 +32,11 @@ enum Command {
     Run(Box<run::RunArgs>),
     /// Print the tables of finished runs.
     Report(report::ReportArgs),
-    /// How much faster one result is than another, as far as their trials can tell.
+    /// Compare two results: how much faster one is, with its interval.
     Compare(compare::CompareArgs),
     /// Make the figures of scenario files, with data and a report.
     Figures(figures::FiguresArgs),
-    /// The cells of a scenario: list them, or measure them here or on a cluster.
+    /// List the cells of a scenario, or measure them here or on a cluster.
     Scenario {
         #[command(subcommand)]
         command: figures::ScenarioCommand,
@@ -49,11 +49,11 @@ enum Command {
     Calibrate(predict::CalibrateArgs),
     /// Compare predicted with measured throughput over thresholds and numbers of requests.
     Validate(predict::ValidateArgs),
-    /// Show thresholds that follow a routing which jumps, second by second.
+    /// Show how adaptive thresholds follow a change of the routing probability.
     Adapt(predict::AdaptArgs),
     /// Find the threshold that gives a wanted share of the large model, from the scores of a traced run.
     SweepThreshold(sweep::SweepArgs),
-    /// How many tokens fit into the memory of devices beside the weights, there or not.
+    /// Compute how many tokens fit into GPU memory next to the weights; no GPU is needed.
     PlanMemory(plan_memory::PlanArgs),
     /// Serve a routed system over an OpenAI-compatible HTTP API.
     Serve(serve::ServeArgs),
@@ -80,13 +80,15 @@ enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
+    /// Say what this machine has and what is missing: cores, instructions, memory, GPUs, cache, demo model.
+    Doctor(doctor::DoctorArgs),
     /// Run the scheduler under virtual time, random schedules and faults, and check what it promises.
     Simulate(simulate::SimulateArgs),
-    /// Overload a routed system for a while, give up on some requests, and check that nothing is lost.
+    /// Overload a routed system, cancel some requests, and check that nothing is lost.
     Soak(soak::SoakArgs),
-    /// Check the CUDA kernels on a GPU, and time them and whole steps beside the device's bandwidth.
+    /// Check the CUDA kernels on a GPU, and compare their speed with the device's bandwidth.
     BenchKernels(gpu::BenchKernelsArgs),
-    /// Measure what a handoff between two nodes of this machine costs, and their throughput against one process.
+    /// Measure the cost of a handoff between two nodes on this machine, and compare their throughput with one process.
     BenchLink(nodes::BenchLinkArgs),
     /// Print the completion script of a shell.
     Completions {
@@ -101,7 +103,7 @@ enum ConfigCommand {
     Reference,
     /// Print the table of routing methods, as Markdown.
     Algorithms,
-    /// Check configuration files.
+    /// Check configuration files, and whether this machine has the files and cores that they name.
     Check {
         /// YAML files.
         #[arg(required = true)]
@@ -109,9 +111,17 @@ enum ConfigCommand {
     },
 }
 
+/// Variables of `trbench run` whose flags were renamed: argument, new name, old name.
+const OLD_VARIABLES: [(&str, &str, &str); 2] =
+    [("output_dir", "TRBENCH_OUT", "TRBENCH_OUTPUT_DIR"), ("timeline", "TRBENCH_TIMELINE", "TRBENCH_PROFILE")];
+
 /// The command with its help in groups.
 pub fn command() -> clap::Command {
-    help::grouped(Cli::command())
+    let set = |name: &str| std::env::var_os(name).is_some();
+    let old: Vec<_> = OLD_VARIABLES.into_iter().filter(|(_, new, old)| set(old) && !set(new)).collect();
+    help::grouped(Cli::command()).mut_subcommand("run", |run| {
+        old.into_iter().fold(run, |run, (arg, _, old)| run.mut_arg(arg, |arg| arg.env(old)))
+    })
 }
 
 impl Cli {
@@ -138,6 +148,7 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::MakeDraft(args) => draft::run(&args),
         Command::TrainRouter(args) => train::run(&args),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::PlanMemory(args) => plan_memory::run(&args),
@@ -185,9 +196,22 @@ fn config(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
             out.write_all(tokenrouter_core::routing::registry::reference_markdown().as_bytes())?;
         }
         ConfigCommand::Check { files } => {
+            // All files are looked at; the last error ends the command, as any other one would.
+            let mut wrong: Option<ConfigError> = None;
             for file in files {
-                let config = tokenrouter_engine::Config::from_file(file)?;
-                writeln!(out, "{}: ok, models {}", file.display(), config.model_names().join(", "))?;
+                match Document::from_file(file).and_then(|document| check(&document)) {
+                    Ok(config) => {
+                        writeln!(out, "{}: ok, models {}", file.display(), config.model_names().join(", "))?;
+                    }
+                    Err(error) => {
+                        if let Some(earlier) = wrong.replace(error) {
+                            say(&format!("error: {earlier}"));
+                        }
+                    }
+                }
+            }
+            if let Some(error) = wrong {
+                return Err(error.into());
             }
         }
     }

@@ -13,7 +13,8 @@ use std::process::ExitCode;
 use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
-use tokenrouter_engine::heads::{About, Head, HeadFile, HeadKind, HeadTensor};
+use tokenrouter_core::routing::HeadKind;
+use tokenrouter_engine::heads::{About, Head, HeadFile, HeadTensor};
 
 use crate::digest::sha256_hex;
 use crate::error::usage;
@@ -44,8 +45,8 @@ pub struct ConvertArgs {
     /// The authors' file.
     input: PathBuf,
     /// The head file to write.
-    #[arg(long, short, value_name = "OUT.safetensors")]
-    output: PathBuf,
+    #[arg(long, short, alias = "output", value_name = "SAFETENSORS")]
+    out: PathBuf,
     /// Whose checkpoint it is, instead of what its contents look like.
     #[arg(long, value_enum)]
     kind: Option<Family>,
@@ -71,14 +72,14 @@ pub fn run(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
     let file = convert(args).with_context(|| format!("cannot convert `{}`", args.input.display()))?;
     // Whatever is written can be loaded.
     let head = Head::new(&file).with_context(|| format!("cannot convert `{}`", args.input.display()))?;
-    file.write(&args.output)?;
+    file.write(&args.out)?;
     let sizes = head.sizes();
     let size = |what: &str, size: Option<usize>| size.map_or(String::new(), |size| format!(", {what} {size}"));
     let threshold = head.threshold().map_or("none".into(), |threshold| threshold.to_string());
     writeln!(
         std::io::stdout().lock(),
         "{}: {}, hidden {}{}{}, {} parameters, threshold {threshold}",
-        args.output.display(),
+        args.out.display(),
         file.kind.name(),
         sizes.hidden,
         size("embedding", sizes.embedding),
@@ -210,6 +211,6 @@ fn command(args: &ConvertArgs, input: &str) -> String {
     words.extend(args.model.as_ref().map(|model| format!("--model {model}")));
     words.extend(args.threshold.map(|threshold| format!("--threshold {threshold}")));
     words.extend(args.row.map(|row| format!("--row {row}")));
-    words.push(format!("-o {}", args.output.file_name().unwrap_or_default().to_string_lossy()));
+    words.push(format!("-o {}", args.out.file_name().unwrap_or_default().to_string_lossy()));
     words.join(" ")
 }

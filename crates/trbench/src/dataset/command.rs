@@ -34,7 +34,7 @@ pub fn run(command: &DatasetsCommand) -> anyhow::Result<ExitCode> {
         DatasetsCommand::Check { file } => {
             let report = survey(file)?;
             print(&report, &mut out)?;
-            if !report.errors.is_empty() {
+            if !report.is_valid() {
                 return Err(report.refusal());
             }
         }
@@ -55,6 +55,9 @@ fn print(report: &Report, out: &mut impl Write) -> anyhow::Result<()> {
         stats.requests(),
         stats.answers
     )?;
+    if stats.ungradable > 0 {
+        writeln!(out, "answers that are no integers: {}; these requests are run and not graded", stats.ungradable)?;
+    }
     let fields: Vec<_> =
         stats.fields.iter().map(|((purpose, field), count)| format!("{purpose} from `{field}` ({count})")).collect();
     writeln!(out, "fields: {}", if fields.is_empty() { "none".into() } else { fields.join(", ") })?;

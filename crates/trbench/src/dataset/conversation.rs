@@ -12,10 +12,24 @@ use super::{Parsed, Session, Turn};
 
 /// Where the messages are.
 pub(super) const MESSAGES: &str = "messages";
+/// Where the messages of ShareGPT's conversations are.
+pub(super) const SHARE_GPT: &str = "conversations";
 /// Where the messages of a `.traj` file are.
 pub(super) const HISTORY: &str = "history";
 /// Names of a recorded trajectory; the first is unique also when an instance was tried several times.
 pub(super) const TRAJECTORY_ID: [&str; 2] = ["traj_id", "instance_id"];
+/// Speakers of ShareGPT's conversations.
+const SPEAKERS: [(&str, &str); 9] = [
+    ("system", "system"),
+    ("human", "user"),
+    ("user", "user"),
+    ("gpt", "assistant"),
+    ("chatgpt", "assistant"),
+    ("assistant", "assistant"),
+    ("bing", "assistant"),
+    ("bard", "assistant"),
+    ("tool", "user"),
+];
 /// Roles that are understood. What tools say reaches the model as `user`: chat templates know no ids of calls.
 const ROLES: [(&str, &str); 6] = [
     ("system", "system"),
@@ -34,7 +48,8 @@ pub(super) fn parse(
     recorded: bool,
     fallback: &str,
 ) -> Result<Parsed, String> {
-    let messages = messages_of(record.get(field).unwrap_or(&Value::Null), field)?;
+    let value = record.get(field).unwrap_or(&Value::Null);
+    let messages = if field == SHARE_GPT { said(value)? } else { messages_of(value, field)? };
     let turns = turns_of(messages, recorded).map_err(|what| format!("field `{field}`: {what}"))?;
     let mut used = vec![("messages", field)];
     let id = identifier(record, &TRAJECTORY_ID).or_else(|| identifier(record, &ID));
@@ -43,6 +58,49 @@ pub(super) fn parse(
     }
     let id = id.map_or_else(|| fallback.to_owned(), |(_, id)| id);
     Ok(Parsed { session: Session { id, turns }, used })
+}
+
+/// Whether a record is a conversation of ShareGPT's without anything that a person says. Long conversations were cut into
+/// records there, and some have nothing but the end of an answer.
+pub(super) fn asks_nothing(record: &Map<String, Value>) -> bool {
+    let Some(Value::Array(list)) = record.get(SHARE_GPT) else { return false };
+    let asks = |item: &Value| {
+        let user = SPEAKERS.iter().any(|(name, role)| item["from"].as_str() == Some(name) && *role == "user");
+        user && item["value"].as_str().is_some_and(|text| !text.trim().is_empty())
+    };
+    let speaks = |item: &Value| SPEAKERS.iter().any(|(name, _)| item["from"].as_str() == Some(name));
+    let known = |item: &Value| speaks(item) && item["value"].is_string();
+    list.iter().all(known) && !list.iter().any(asks)
+}
+
+/// What was said in a conversation of ShareGPT's, from the first words of a person on.
+fn said(value: &Value) -> Result<Vec<ChatMessage>, String> {
+    let Value::Array(list) = value else {
+        return Err(format!(
+            "field `{SHARE_GPT}` is {}, expected a list of objects with `from` and `value`",
+            shown(value)
+        ));
+    };
+    let message = |(item, number): (&Value, usize)| {
+        let at = |what: String| format!("field `{SHARE_GPT}`, message {number}: {what}");
+        let speaker = SPEAKERS.iter().find(|(name, _)| item["from"].as_str() == Some(name));
+        let Some((_, role)) = speaker else {
+            let allowed = SPEAKERS.map(|(name, _)| format!("`{name}`")).join(", ");
+            return Err(at(format!("field `from` is {}, allowed are {allowed}", shown(&item["from"]))));
+        };
+        let text = item["value"].as_str();
+        let text = text.ok_or_else(|| at(format!("field `value` is {}, expected text", shown(&item["value"]))))?;
+        Ok(ChatMessage { role: (*role).to_owned(), content: text.to_owned() })
+    };
+    let mut messages = list.iter().zip(1..).map(message).collect::<Result<Vec<_>, String>>()?;
+    // The end of an answer whose question is in another record.
+    let question = messages.iter().position(|message| message.role == "user").unwrap_or(messages.len());
+    let mut index = 0;
+    messages.retain(|message| {
+        index += 1;
+        index > question || message.role == "system"
+    });
+    Ok(messages)
 }
 
 /// Messages from a list, or from a text that holds the list as JSON.
@@ -124,5 +182,8 @@ pub(super) fn turns_of(messages: Vec<ChatMessage>, recorded: bool) -> Result<Vec
         return Err(format!("message {}: the assistant writes before a `user` message has text", first + 1));
     }
     let history: Arc<[_]> = messages.into();
-    Ok(ends.into_iter().map(|end| Turn { history: Arc::clone(&history), end, answer: None }).collect())
+    Ok(ends
+        .into_iter()
+        .map(|end| Turn { history: Arc::clone(&history), end, answer: None, ungradable: false })
+        .collect())
 }

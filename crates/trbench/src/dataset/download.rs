@@ -164,7 +164,7 @@ fn interruptible(url: &Url, file: &mut std::fs::File) -> anyhow::Result<String> 
     runtime.block_on(async {
         tokio::select! {
             biased;
-            _ = tokio::signal::ctrl_c() => Err(Interrupted("nothing was stored".into()).into()),
+            () = crate::interrupt::asked() => Err(Interrupted("nothing was stored".into()).into()),
             done = download(url, file) => done,
         }
     })

@@ -6,6 +6,7 @@
 
 mod command;
 mod conversation;
+mod csv;
 mod download;
 mod error;
 mod parquet;
@@ -28,10 +29,11 @@ pub use error::{DatasetError, Place};
 pub use random::Lengths;
 pub use records::Container;
 
+use crate::terminal::say;
 use records::Records;
 
 /// Fields that some kind of record uses; other columns of Parquet files are not read.
-const FIELDS: [&str; 17] = [
+const FIELDS: [&str; 18] = [
     "problem",
     "Problem",
     "question",
@@ -46,6 +48,7 @@ const FIELDS: [&str; 17] = [
     "unique_id",
     "problem_id",
     "messages",
+    "conversations",
     "history",
     "traj_id",
     "instance_id",
@@ -69,6 +72,8 @@ pub struct Turn {
     end: usize,
     /// The right answer, when there is one.
     pub answer: Option<i64>,
+    /// Whether the record has an answer that is no integer: it cannot be graded.
+    pub ungradable: bool,
 }
 
 impl Turn {
@@ -83,7 +88,7 @@ impl Turn {
             let words: Vec<&str> = message.content.split_inclusive(char::is_whitespace).rev().collect();
             ChatMessage { role: message.role.clone(), content: words.concat() }
         };
-        Self { history: self.messages().iter().map(reverse).collect(), end: self.end, answer: None }
+        Self { history: self.messages().iter().map(reverse).collect(), end: self.end, answer: None, ungradable: false }
     }
 
     /// What the assistant wrote here when the session was recorded.
@@ -172,6 +177,8 @@ pub enum Kind {
     Prompt,
     /// A conversation that the assistant goes on with.
     Conversation,
+    /// A conversation that was recorded, in ShareGPT's form.
+    ShareGpt,
     /// A recorded session of an agent, as in SWE-smith.
     Trajectory,
     /// A recorded session of an agent, as SWE-agent writes it.
@@ -180,7 +187,8 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Problem, Self::Prompt, Self::Conversation, Self::Trajectory, Self::AgentHistory];
+    pub const ALL: [Self; 6] =
+        [Self::Problem, Self::Prompt, Self::Conversation, Self::ShareGpt, Self::Trajectory, Self::AgentHistory];
 
     /// In words.
     pub fn label(self) -> &'static str {
@@ -188,6 +196,7 @@ impl Kind {
             Self::Problem => "problems",
             Self::Prompt => "custom prompts",
             Self::Conversation => "custom conversations",
+            Self::ShareGpt => "ShareGPT conversations",
             Self::Trajectory => "SWE-smith trajectories",
             Self::AgentHistory => "SWE-agent trajectory",
         }
@@ -202,13 +211,14 @@ impl Kind {
                 Ok(Self::Trajectory)
             }
             () if has(conversation::MESSAGES) => Ok(Self::Conversation),
+            () if has(conversation::SHARE_GPT) => Ok(Self::ShareGpt),
             () if has(conversation::HISTORY) => Ok(Self::AgentHistory),
             () if has("prompt") => Ok(Self::Prompt),
             () => {
                 let found: Vec<_> = record.keys().take(12).map(|name| format!("`{name}`")).collect();
                 let found = if found.is_empty() { "no fields".into() } else { format!("fields {}", found.join(", ")) };
                 Err(format!(
-                    "no text under {}, and none of `prompt`, `messages`, `history`; found {found}",
+                    "no text under {}, and none of `prompt`, `messages`, `conversations`, `history`; found {found}",
                     problem::listed(&problem::PROBLEM)
                 ))
             }
@@ -229,6 +239,7 @@ fn parse(record: &Map<String, Value>, kind: Kind, fallback: &str) -> Result<Pars
         Kind::Problem => problem::parse(record, &problem::PROBLEM, fallback),
         Kind::Prompt => problem::parse(record, &problem::PROMPT, fallback),
         Kind::Conversation => conversation::parse(record, conversation::MESSAGES, false, fallback),
+        Kind::ShareGpt => conversation::parse(record, conversation::SHARE_GPT, true, fallback),
         Kind::Trajectory => conversation::parse(record, conversation::MESSAGES, true, fallback),
         Kind::AgentHistory => conversation::parse(record, conversation::HISTORY, true, fallback),
     }
@@ -240,11 +251,13 @@ struct Reader {
     file: String,
     records: Records,
     kind: Option<Kind>,
+    /// Recorded conversations in which nobody asks anything.
+    skipped: usize,
 }
 
 impl Reader {
     fn new(file: String, records: Records) -> Self {
-        Self { file, records, kind: None }
+        Self { file, records, kind: None, skipped: 0 }
     }
 
     fn name_of(&self, place: Place) -> String {
@@ -264,9 +277,12 @@ impl Iterator for Reader {
     type Item = Result<Parsed, DatasetError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (place, record) = match self.records.iter.next()? {
-            Ok(located) => located,
-            Err(error) => return Some(Err(error)),
+        let (place, record) = loop {
+            match self.records.iter.next()? {
+                Ok((_, record)) if conversation::asks_nothing(&record) => self.skipped += 1,
+                Ok(located) => break located,
+                Err(error) => return Some(Err(error)),
+            }
         };
         let parsed = Kind::of(&record).and_then(|kind| {
             let expected = *self.kind.get_or_insert(kind);
@@ -295,12 +311,7 @@ pub fn load(source: &Source, most: Option<usize>) -> Result<(String, Vec<Session
             (file.clone(), Reader::new(file, records::open(path)?), Some(*kinds))
         }
     };
-    let file = reader.file.clone();
-    let sessions = take(reader, kinds, most)?;
-    if sessions.is_empty() {
-        return Err(DatasetError::new(&file, Place::File, "the data set has no records"));
-    }
-    Ok((name, sessions))
+    Ok((name, take(reader, kinds, most)?))
 }
 
 fn take(mut reader: Reader, kinds: Option<&[Kind]>, most: Option<usize>) -> Result<Vec<Session>, DatasetError> {
@@ -315,6 +326,15 @@ fn take(mut reader: Reader, kinds: Option<&[Kind]>, most: Option<usize>) -> Resu
             return Err(DatasetError::new(&reader.file, Place::File, what));
         }
         sessions.push(parsed.session);
+    }
+    if reader.skipped > 0 {
+        say(&format!(
+            "note: {}: {} conversations in which nobody asks anything are left out",
+            reader.file, reader.skipped
+        ));
+    }
+    if sessions.is_empty() {
+        return Err(DatasetError::new(&reader.file, Place::File, "the data set is empty"));
     }
     Ok(sessions)
 }

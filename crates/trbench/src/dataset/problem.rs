@@ -7,7 +7,7 @@ use tokenrouter_engine::tokenizer::ChatMessage;
 
 use super::error::shown;
 use super::{Parsed, Session, Turn};
-use crate::grade::parse_integer;
+use crate::grade::{last_box, parse_integer};
 
 /// Public names of the text of a problem.
 pub(super) const PROBLEM: [&str; 4] = ["problem", "Problem", "question", "Question"];
@@ -27,12 +27,17 @@ pub(super) fn parse(record: &Map<String, Value>, texts: &[&'static str], fallbac
     if let Some((name, _)) = answer {
         used.push(("answer", name));
     }
+    let given = |name: &&&str| record.get(**name).is_some_and(|value| !value.is_null() && value != "");
+    let ungradable = ANSWER.iter().find(given).filter(|_| answer.is_none());
+    if let Some(name) = ungradable {
+        used.push(("answer that is no integer", name));
+    }
     let id = identifier(record, &ID);
     if let Some((name, _)) = id {
         used.push(("id", name));
     }
     let history: Arc<[_]> = [ChatMessage { role: "user".into(), content: text.to_owned() }].into();
-    let turn = Turn { history, end: 1, answer: answer.map(|(_, number)| number) };
+    let turn = Turn { history, end: 1, answer: answer.map(|(_, number)| number), ungradable: ungradable.is_some() };
     let id = id.map_or_else(|| fallback.to_owned(), |(_, id)| id);
     Ok(Parsed { session: Session { id, turns: vec![turn] }, used })
 }
@@ -59,7 +64,7 @@ pub(super) fn identifier(record: &Map<String, Value>, names: &[&'static str]) ->
     })
 }
 
-/// An integer written as a number or as text, possibly as `$\boxed{7}$`.
+/// An integer written as a number or as text, or a worked solution with its answer in a box.
 fn integer(value: &Value) -> Option<i64> {
     match value {
         Value::Number(number) => number.as_i64().or_else(|| {
@@ -67,11 +72,7 @@ fn integer(value: &Value) -> Option<i64> {
             // Columns of answers with gaps come as floats.
             (float.fract() == 0.0 && float.abs() < 1e15).then_some(float as i64)
         }),
-        Value::String(text) => {
-            let text = text.trim().trim_matches('$');
-            let inner = text.strip_prefix("\\boxed{").and_then(|rest| rest.strip_suffix('}'));
-            parse_integer(inner.unwrap_or(text))
-        }
+        Value::String(text) => parse_integer(last_box(text).unwrap_or(text)),
         _ => None,
     }
 }

@@ -116,7 +116,10 @@ pub(super) fn sessions(count: usize, lengths: Lengths, seed: u64) -> Vec<Session
             let length = lengths.least as u64 + draw(0) % span;
             let words: Vec<_> = (1..=length).map(|at| WORDS[draw(at) as usize % WORDS.len()]).collect();
             let history: Arc<[_]> = [ChatMessage { role: "user".into(), content: words.join(" ") }].into();
-            Session { id: format!("random-{index}"), turns: vec![Turn { history, end: 1, answer: None }] }
+            Session {
+                id: format!("random-{index}"),
+                turns: vec![Turn { history, end: 1, answer: None, ungradable: false }],
+            }
         })
         .collect()
 }

@@ -1,4 +1,4 @@
-//! Records of a file, whatever holds them: JSONL, a JSON list, `{"data": [...]}`, a single object, or Parquet.
+//! Records of a file, whatever holds them: JSONL, a JSON list, `{"data": [...]}`, a single object, CSV, or Parquet.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::error::{DatasetError, Located, Place, shown};
-use super::parquet;
+use super::{csv, parquet};
 
 /// What holds the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub enum Container {
     Object,
     /// Rows of a Parquet file.
     Parquet,
+    /// Rows of a CSV file.
+    Csv,
 }
 
 impl Container {
@@ -34,6 +36,7 @@ impl Container {
             Self::DataList => "JSON object with the list under `data`",
             Self::Object => "JSON object",
             Self::Parquet => "Parquet",
+            Self::Csv => "CSV",
         }
     }
 }
@@ -55,6 +58,10 @@ pub(super) fn open(path: &Path) -> Result<Records, DatasetError> {
     if bytes == parquet::MAGIC || path.extension().is_some_and(|extension| extension == "parquet") {
         return Ok(Records { container: Container::Parquet, iter: parquet::rows(input, &file)? });
     }
+    if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv")) {
+        let whole = std::io::Cursor::new(bytes).chain(input);
+        return Ok(Records { container: Container::Csv, iter: csv::rows(whole, &file)? });
+    }
     input.read_to_end(&mut bytes).map_err(unreadable)?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
@@ -69,7 +76,7 @@ pub(super) fn from_text(text: impl Into<Cow<'static, str>>, file: &str) -> Resul
     let lines = Lines { text: text.into(), at: 0, number: 0, file: file.to_owned() };
     let content = lines.text.trim_start_matches('\u{feff}').trim();
     let Some(first) = content.lines().next() else {
-        return Err(DatasetError::new(file, Place::File, "the data set is empty"));
+        return Ok(Records { container: Container::Lines, iter: Box::new(std::iter::empty()) });
     };
     let alone = first.len() == content.len();
     match serde_json::from_str(first) {
@@ -116,9 +123,6 @@ fn whole(value: Value, file: &str) -> Result<Records, DatasetError> {
             return Err(DatasetError::new(file, Place::File, what));
         }
     };
-    if list.is_empty() {
-        return Err(DatasetError::new(file, Place::File, "the data set is empty"));
-    }
     let file = file.to_owned();
     let iter = list.into_iter().zip(1..).map(move |(value, number)| {
         let place = if container == Container::Object { Place::File } else { Place::Entry(number) };

@@ -10,6 +10,8 @@ use crate::stats::{mean, quantile};
 pub(super) struct Stats {
     pub(super) sessions: usize,
     pub(super) answers: usize,
+    /// Requests whose answers are no integers.
+    pub(super) ungradable: usize,
     /// Names that came up before.
     pub(super) repeated: usize,
     /// Records by (purpose, field).
@@ -34,6 +36,7 @@ impl Stats {
         self.turns.push(session.turns.len());
         for turn in &session.turns {
             self.answers += usize::from(turn.answer.is_some());
+            self.ungradable += usize::from(turn.ungradable);
             self.prompts.push(turn.characters());
             self.recorded.extend(turn.recorded().map(|message| message.content.chars().count()));
         }

@@ -21,8 +21,11 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// The error of a file that has errors.
+    /// The error of a file that has errors, or no records.
     pub(super) fn refusal(&self) -> anyhow::Error {
+        if self.errors.is_empty() {
+            return anyhow::anyhow!("`{}`: the data set is empty, it has no records", self.file);
+        }
         let mut lines: Vec<_> = self.errors.iter().take(MOST_ERRORS).map(ToString::to_string).collect();
         if self.errors.len() > MOST_ERRORS {
             lines.push(format!("and {} more", self.errors.len() - MOST_ERRORS));
@@ -33,7 +36,7 @@ impl Report {
     }
 
     pub(super) fn is_valid(&self) -> bool {
-        self.errors.is_empty()
+        self.errors.is_empty() && self.stats.sessions > 0
     }
 }
 

@@ -51,12 +51,12 @@ fn mistakes_are_named_with_line_field_value_and_what_is_allowed() {
         (
             "{\"text\": \"A\"}",
             "set: no text under `problem`, `Problem`, `question` or `Question`, and none of `prompt`, `messages`, \
-             `history`; found fields `text`",
+             `conversations`, `history`; found fields `text`",
         ),
         (
             "{}\n{}",
             "set:1: no text under `problem`, `Problem`, `question` or `Question`, and none of `prompt`, \
-                    `messages`, `history`; found no fields",
+                    `messages`, `conversations`, `history`; found no fields",
         ),
         ("", "set: the data set is empty"),
         ("\u{feff} \n", "set: the data set is empty"),
@@ -244,5 +244,77 @@ proptest! {
         let valid = written(&[spelled(&("A?".into(), 1), 1, 0), conversation(&[(1, "x".into()), (2, "y".into())], 1)], 3);
         let end = valid.char_indices().map(|(at, _)| at).nth(cut).unwrap_or(valid.len());
         let _any = sessions(&valid[..end]);
+    }
+}
+
+#[test]
+fn conversations_of_sharegpt_are_sessions() {
+    let text = json!([
+        {"id": "a_0", "conversations": [
+            {"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi."},
+            {"from": "human", "value": "Why?"}, {"from": "gpt", "value": "Because."}, {"from": "human", "value": "Thanks"}]},
+        {"id": "a_1", "conversations": [{"from": "gpt", "value": "... the end of an answer."}]},
+        {"id": "a_2", "conversations": [
+            {"from": "gpt", "value": "... of another."}, {"from": "system", "value": "Be brief."},
+            {"from": "user", "value": "And now?"}, {"from": "chatgpt", "value": "Now."}]},
+        {"id": "a_3", "conversations": []},
+    ]);
+    let sessions = sessions(&text.to_string()).expect("a data set");
+    let shape: Vec<_> = sessions.iter().map(|session| (session.id.as_str(), session.turns.len())).collect();
+    assert_eq!(shape, [("a_0", 2), ("a_2", 1)], "those in which somebody asks something");
+    let sent = |session: usize, turn: usize| -> Vec<(String, String)> {
+        let messages = sessions[session].turns[turn].messages().iter();
+        messages.map(|message| (message.role.clone(), message.content.clone())).collect()
+    };
+    let pair = |role: &str, content: &str| (role.to_owned(), content.to_owned());
+    assert_eq!(sent(0, 1), [pair("user", "Hello"), pair("assistant", "Hi."), pair("user", "Why?")]);
+    assert_eq!(sent(1, 0), [pair("system", "Be brief."), pair("user", "And now?")]);
+    for (conversation, says) in [
+        (
+            json!([{"from": "alien", "value": "x"}]),
+            "`conversations`, message 1: field `from` is `\"alien\"`, allowed are `system`",
+        ),
+        (
+            json!([{"from": "human", "value": "x"}, {"from": "gpt"}]),
+            "`conversations`, message 2: field `value` is `null`",
+        ),
+        (json!("x"), "field `conversations` is `\"x\"`, expected a list"),
+    ] {
+        let why = refusal(&json!([{"id": "b", "conversations": conversation}]).to_string());
+        assert!(why.starts_with("set, entry 1: field ") && why.contains(says), "{why}");
+    }
+}
+
+#[test]
+fn csv_files_are_data_sets() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("set.csv");
+    let load = |text: &str| {
+        std::fs::write(&path, text).expect("writable");
+        load(&Source::File(path.clone(), &Kind::ALL), None).map(|(_, sessions)| sessions)
+    };
+    let sessions = load("id,prompt,answer\nx,\"Two\nlines, \"\"quoted\"\"\",7\n,Three?,\n").expect("a data set");
+    let of = |session: &Session| {
+        (session.id.clone(), session.turns[0].messages()[0].content.clone(), session.turns[0].answer)
+    };
+    assert_eq!(
+        sessions.iter().map(of).collect::<Vec<_>>(),
+        [
+            ("x".to_owned(), "Two\nlines, \"quoted\"".to_owned(), Some(7)),
+            ("row-2".to_owned(), "Three?".to_owned(), None)
+        ]
+    );
+    assert_eq!(load("question\nWhy?\n").expect("a data set").len(), 1);
+    for (text, says) in [
+        (
+            "text,answer\na,1\n",
+            "set.csv:1: no column `prompt`, `question` or `problem` in the header; found `text`, `answer`",
+        ),
+        ("prompt,answer\na,1\n ,2\n", "set.csv, row 2: column `prompt` is empty"),
+        ("prompt,answer\na,1\nb\n", "set.csv, row 2: line 3: 1 columns, the header has 2"),
+        ("prompt\n", "set.csv: the data set is empty"),
+    ] {
+        let why = load(text).expect_err(text).to_string();
+        assert!(why.contains(says), "{why}");
     }
 }

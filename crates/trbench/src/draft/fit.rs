@@ -10,7 +10,7 @@ use super::ridge::{Affine, Fit, Moments, best};
 use super::{Models, layers};
 use crate::offline::chunks;
 
-/// Every so many texts one is kept to choose the regularisation.
+/// One text in this many is held out to choose the regularisation.
 const HOLD_OUT: usize = 8;
 
 /// What was fitted at a gap.

@@ -30,7 +30,7 @@ pub struct FiguresArgs {
     #[arg(long, value_delimiter = ',', default_value = "emulated,demo")]
     profile: Vec<Profile>,
     /// Folder for pictures, data and report [default: `results/figures`, with `--full` `results/figures-full`].
-    #[arg(long)]
+    #[arg(long, short, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Make figures again that are there already.
     #[arg(long)]

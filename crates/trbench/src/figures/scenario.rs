@@ -43,7 +43,7 @@ pub struct RunCells {
     #[arg(long, default_value = "local")]
     backend: Backend,
     /// Folder for results; on a cluster, one that all nodes see.
-    #[arg(long, default_value = "results/figures")]
+    #[arg(long, short, default_value = "results/figures", value_name = "DIR")]
     out: PathBuf,
     /// Print the job script instead of submitting it.
     #[arg(long)]

@@ -39,7 +39,7 @@ pub struct BenchKernelsArgs {
     #[arg(long)]
     check_only: bool,
     /// Where to write everything as JSON.
-    #[arg(long, default_value = "results/bench/gpu.json")]
+    #[arg(long, short, default_value = "results/bench/gpu.json", value_name = "FILE")]
     out: PathBuf,
     /// Output format.
     #[arg(long, default_value = "table")]

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use comfy_table::Table;
-use tokenrouter_core::{CommittedToken, FinishReason, Request, SamplingParams};
+use tokenrouter_core::{CommittedToken, Request, SamplingParams};
 use tokenrouter_engine::node::link_latency;
 use tokenrouter_engine::{Config, Engine, EngineError};
 
@@ -34,7 +34,7 @@ pub struct BenchLinkArgs {
     /// Tokens of an answer.
     #[arg(long, value_parser = at_least_one(), default_value_t = 64)]
     max_tokens: usize,
-    /// Runs of either, in turns; the median counts.
+    /// Runs of each, in alternation; the median counts.
     #[arg(long, value_parser = at_least_one(), default_value_t = 5)]
     trials: usize,
 }
@@ -149,7 +149,7 @@ fn report(args: &BenchLinkArgs, config: &Config, times: &[Vec<f64>; 2], handoffs
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "{table}\n\n{}{emulated}, {} requests of {} tokens, {handoffs} handoffs, {} runs of either; both commit the same \
+        "{table}\n\n{}{emulated}, {} requests of {} tokens, {handoffs} handoffs, {} runs of each; both commit the same \
          tokens",
         config.routing.method, args.requests, args.max_tokens, args.trials
     )?;
@@ -183,7 +183,7 @@ fn measure(engine: &Engine, args: &BenchLinkArgs) -> anyhow::Result<Run> {
     let (mut tokens, mut handoffs) = (Vec::new(), 0);
     for stream in streams {
         let (committed, reason, stats) = stream.collect_blocking();
-        if let FinishReason::Error(why) = reason {
+        if let Some(why) = reason.error() {
             bail!("a request failed: {why}");
         }
         handoffs += stats.handoffs;

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use tokenrouter_engine::Config;
 use tokenrouter_engine::config::PeerEndpoint;
 use tokenrouter_engine::node::PrivateKey;
-use tokenrouter_engine::{Config, EngineError};
 
 pub use bench::{BenchLinkArgs, run as run_bench_link};
 
@@ -22,7 +22,7 @@ pub struct KeygenArgs {
 
 /// Makes a key, and prints what belongs in the configuration.
 pub fn run_keygen(args: &KeygenArgs) -> anyhow::Result<ExitCode> {
-    let key = PrivateKey::generate(&args.file).map_err(EngineError::from)?;
+    let key = PrivateKey::generate(&args.file)?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "public_key: {}", key.public())?;
     Ok(ExitCode::SUCCESS)
@@ -33,7 +33,7 @@ fn on_this_machine(config: &mut Config, folder: &std::path::Path) -> anyhow::Res
     config.system.peer_endpoints.clear();
     for (index, name) in config.model_names().into_iter().enumerate() {
         let path = folder.join(format!("{index}.key"));
-        let key = PrivateKey::generate(&path).map_err(EngineError::from)?;
+        let key = PrivateKey::generate(&path)?;
         let endpoint = PeerEndpoint {
             bind: "tcp://127.0.0.1:0".into(),
             advertise: String::new(),

@@ -66,6 +66,8 @@ pub(super) fn read(args: &OptimizeArgs) -> anyhow::Result<Inputs> {
         max_batch,
         ..System::new(latencies, routing)
     };
+    let (system, normalised) = system.normalised();
+    notes.extend(normalised);
     let system = system.closed(concurrency)?;
     let given = if args.thresholds.is_empty() { config.thresholds } else { Some(args.thresholds.clone()) };
     let thresholds = given.map(Thresholds::new);

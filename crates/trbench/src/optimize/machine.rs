@@ -31,6 +31,7 @@ pub(super) fn json(answers: &Answers) -> anyhow::Result<String> {
     optional("table", answers.table.as_ref().map(serde_json::to_value).transpose()?);
     optional("within_latency", answers.within_latency.as_ref().map(serde_json::to_value).transpose()?);
     optional("delta_study", answers.study.as_ref().map(serde_json::to_value).transpose()?);
+    optional("sensitivity", answers.sensitivity.as_ref().map(serde_json::to_value).transpose()?);
     optional("chain", answers.card.as_ref().map(serde_json::to_value).transpose()?);
     if let Some(certificate) = &answers.certificate {
         let mut value = serde_json::to_value(certificate)?;

@@ -7,6 +7,7 @@ mod files;
 mod input;
 mod machine;
 mod plot;
+mod sensitivity;
 mod table;
 mod tasks;
 
@@ -33,6 +34,9 @@ pub fn run(args: OptimizeArgs) -> anyhow::Result<ExitCode> {
         Err(error) => return Err(error),
     };
     files::write(&args, &answers)?;
+    if let Some(note) = answers.sensitivity.as_ref().and_then(sensitivity::Sensitivity::note) {
+        crate::terminal::say(&format!("note: {note}"));
+    }
     let text = match args.output {
         OutputArg::Table => table::render(&args, &answers),
         OutputArg::Json => machine::json(&answers)?,

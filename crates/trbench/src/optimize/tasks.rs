@@ -3,8 +3,8 @@
 use super::args::OptimizeArgs;
 use super::explain::{Card, card};
 use super::input::Inputs;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::IsTerminal;
+use super::sensitivity::{Sensitivity, study as sensitivity_study};
+use crate::terminal::{Spinner, counted};
 use tokenrouter_dtmc::{
     Certificate, Chain, ClosedSystem, Coarse, Limits, Prediction, QuantumStudy, SearchOptions, SearchResult, Spread,
     Strategy, TableRow, Thresholds, Uncertainty, best_within_time_per_token, certify, optimize_with_progress,
@@ -43,6 +43,8 @@ pub(super) struct Answers {
     pub(super) certificate: Option<Certificate>,
     pub(super) study: Option<QuantumStudy>,
     pub(super) spreads: Option<Vec<Spread>>,
+    /// What small changes of latencies do to the answer, where that is affordable.
+    pub(super) sensitivity: Option<Sensitivity>,
     pub(super) card: Option<Card>,
     pub(super) chain: Option<Chain>,
 }
@@ -84,7 +86,9 @@ pub(super) fn run(args: &OptimizeArgs, inputs: Inputs) -> anyhow::Result<Answers
             candidates
         }
     };
+    check_tokens(&candidates[0])?;
     let best = candidates[0].thresholds().clone();
+    let sensitivity = sensitivity_study(&system, &candidates, search.is_some(), &options);
     let spreads = spreads(args, &system, search.as_ref(), &candidates, &options)?;
     let (table, within_latency) = table(args, &system, &options)?;
     let certificate = if args.certify { Some(certify(&system, &best, &options.limits.solve)?) } else { None };
@@ -106,9 +110,19 @@ pub(super) fn run(args: &OptimizeArgs, inputs: Inputs) -> anyhow::Result<Answers
         certificate,
         study,
         spreads,
+        sensitivity,
         card,
         chain,
     })
+}
+
+/// Without tokens there is nothing to compare, whatever `C` says of steps that are made once at most.
+fn check_tokens(best: &Prediction) -> anyhow::Result<()> {
+    if best.throughput_tok_s() > 0.0 {
+        return Ok(());
+    }
+    let message = "`--C`: no token is ever committed: every entry is 0 for the steps that are made again and again";
+    Err(BadRequest(message.to_owned()).into())
 }
 
 fn check_plot(args: &OptimizeArgs, system: &ClosedSystem, single: bool) -> anyhow::Result<()> {
@@ -205,19 +219,12 @@ fn table(
     Ok((args.table.then_some(rows), within))
 }
 
-/// A progress bar on a terminal, nothing elsewhere.
-struct Bar(ProgressBar);
+/// Progress over candidates.
+struct Bar(Spinner);
 
 impl Bar {
     fn new(what: &str) -> Self {
-        let target =
-            if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(0), target);
-        if let Ok(style) = ProgressStyle::with_template("{msg} {bar:32} {pos}/{len} {elapsed}") {
-            bar.set_style(style);
-        }
-        bar.set_message(what.to_owned());
-        Self(bar)
+        Self(counted(0, what))
     }
 
     fn set(&self, done: usize, total: usize) {

@@ -70,7 +70,7 @@ impl RoutingPolicy for Drifting {
 /// What a phase came to.
 struct Phase {
     probability: f64,
-    thresholds: Vec<u64>,
+    thresholds: Vec<usize>,
     changes: u64,
     tok_s: f64,
     best: Vec<u32>,
@@ -143,8 +143,8 @@ fn follow(args: &AdaptArgs, config: &Config) -> anyhow::Result<Vec<Phase>> {
 
 /// One phase: a line every second, and the throughput of its second half.
 async fn watch(engine: &Engine, probability: f64, seconds: f64, tokens: &Cell<u64>) -> anyhow::Result<Phase> {
-    let changes = || engine.meters().map(|meters| meters.threshold_changes.get()).max().unwrap_or_default();
-    let thresholds = || -> Vec<u64> { engine.meters().map(|meters| meters.threshold.get()).collect() };
+    let changes = || engine.snapshots().iter().map(|model| model.stats.threshold_changes).max().unwrap_or_default();
+    let thresholds = || -> Vec<usize> { engine.snapshots().iter().map(|model| model.threshold).collect() };
     let (before, begin) = (changes(), Instant::now());
     let mut half = None;
     let mut last = (begin, tokens.get());

@@ -16,6 +16,7 @@ use tokenrouter_engine::adaptation::{StepTime, interpolate};
 use tokenrouter_engine::config::Document;
 
 use super::calibration::{Calibration, ModelCalibration};
+use super::measured;
 use super::steady::{self, Window};
 use crate::error::usage;
 use crate::files::write_file;
@@ -49,7 +50,7 @@ pub struct CalibrateArgs {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Where to write the calibration.
-    #[arg(long, short, default_value = "calibration.json")]
+    #[arg(long, short, default_value = "calibration.json", value_name = "FILE")]
     out: PathBuf,
     /// Output format.
     #[arg(long, default_value = "table")]
@@ -73,8 +74,14 @@ pub fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Measures the system of a configuration at one concurrency: enough for the thresholds at that concurrency.
-pub(crate) fn calibrate_document(document: &Document, concurrency: usize, seconds: f64) -> anyhow::Result<Calibration> {
-    let config = Config::from_document(document)?;
+pub(crate) fn calibrate_document(
+    document: &Document,
+    device: Option<crate::device::DeviceChoice>,
+    concurrency: usize,
+    seconds: f64,
+) -> anyhow::Result<Calibration> {
+    let mut config = Config::from_document(document)?;
+    crate::device::place(&mut config, device)?;
     crate::fetch::ensure_sources(&config)?;
     measure(&config, &document.origin().path().display().to_string(), &[1, concurrency], &window(seconds, 256, 0))
 }
@@ -163,6 +170,7 @@ pub(super) fn of_counters(
         config: origin.to_owned(),
         emulated: config.is_emulated(),
         cpu: cpu_name(),
+        system: Some(measured::system(config)),
         concurrency: concurrency.to_vec(),
         input_len: steady::PROMPT,
         handoff_ms: None,

@@ -3,6 +3,7 @@
 mod adapt;
 mod calibrate;
 mod calibration;
+mod measured;
 mod steady;
 mod validate;
 

@@ -29,12 +29,15 @@ pub struct ValidateArgs {
     /// Seconds of each measurement. With `--virtual-time`, seconds of virtual time.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Tokens of a request. With real models the context grows by so much; emulated ones do not care.
+    /// Tokens of a request. With real models, longer requests have longer contexts and slower steps.
     #[arg(long)]
     max_tokens: Option<usize>,
     /// A calibration of the same system; without it, emulated models are taken at their word and others calibrated first.
     #[arg(long)]
     calibration: Option<PathBuf>,
+    /// Take a calibration of another system as well; what differs is said.
+    #[arg(long, requires = "calibration")]
+    any_calibration: bool,
     /// Run emulated models under the simulator's clock.
     #[arg(long)]
     virtual_time: bool,
@@ -45,8 +48,8 @@ pub struct ValidateArgs {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Write the points as CSV to this file as well.
-    #[arg(long, value_name = "FILE")]
-    csv: Option<PathBuf>,
+    #[arg(long, short, alias = "csv", value_name = "FILE")]
+    out: Option<PathBuf>,
     /// Output format.
     #[arg(long, default_value = "table")]
     output: Format,
@@ -127,6 +130,8 @@ pub struct ValidationTask {
     pub max_tokens: Option<usize>,
     /// A calibration of the same system.
     pub calibration: Option<PathBuf>,
+    /// Whether one of another system is taken as well.
+    pub any_calibration: bool,
     /// Run emulated models under the simulator's clock.
     pub virtual_time: bool,
     /// Quantum of the throughput model in milliseconds.
@@ -143,6 +148,7 @@ impl Default for ValidationTask {
             seconds: 10.0,
             max_tokens: None,
             calibration: None,
+            any_calibration: false,
             virtual_time: false,
             quantum_ms: DEFAULT_QUANTUM_MS,
             seed: 0,
@@ -158,12 +164,13 @@ pub fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
         seconds: args.seconds,
         max_tokens: args.max_tokens,
         calibration: args.calibration.clone(),
+        any_calibration: args.any_calibration,
         virtual_time: args.virtual_time,
         quantum_ms: args.quantum_ms,
         seed: args.seed,
     };
     let validation = task.run()?;
-    if let Some(path) = &args.csv {
+    if let Some(path) = &args.out {
         write_file(path, &csv_of(&validation.points)?)?;
     }
     print(&validation, args.output)?;
@@ -240,7 +247,7 @@ impl ValidationTask {
     fn system(&self, config: &Config, window: &Window) -> anyhow::Result<System> {
         let largest = self.concurrency.iter().copied().max().unwrap_or(1);
         let system = if let Some(path) = &self.calibration {
-            Calibration::read(path)?.continued_system(largest)
+            Calibration::read_for(path, config, self.any_calibration)?.continued_system(largest)
         } else if let Some(known) = known_system(config, largest) {
             known
         } else {

@@ -71,11 +71,24 @@ impl std::fmt::Display for Difference {
 }
 
 /// Settings that may change between the parts of a run: they do not change what is measured.
-const FREE: [&str; 8] = ["version", "endpoint", "trials", "slo-ttft-ms", "slo-tpot-ms", "judge", "trace", "profile"];
+pub(super) const FREE: [&str; 12] = [
+    "version",
+    "endpoint",
+    "trials",
+    "slo-ttft-ms",
+    "slo-tpot-ms",
+    "slo-e2el-ms",
+    "percentile-metrics",
+    "save-detailed",
+    "any-calibration",
+    "judge",
+    "trace",
+    "timeline",
+];
 
 /// Digests of what is read, and the settings that say what is read. Those matter only where the content differs: a file
 /// may have moved.
-const CONTENTS: [(&str, &[&str]); 4] = [
+pub(super) const CONTENTS: [(&str, &[&str]); 4] = [
     ("config_sha256", &["config", "set"]),
     ("dataset_sha256", &["workload", "dataset-path", "num-prompts", "input-len"]),
     ("replay_sha256", &["replay"]),
@@ -83,7 +96,7 @@ const CONTENTS: [(&str, &[&str]); 4] = [
 ];
 
 /// What must be equal where the earlier manifest is from before specs.
-const BEFORE_SPECS: [&str; 11] = [
+pub(super) const BEFORE_SPECS: [&str; 11] = [
     "config_sha256",
     "dataset_sha256",
     "seed",
@@ -109,7 +122,7 @@ impl Manifest {
         Self {
             schema_version: 1,
             date_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-            command: std::env::args().collect(),
+            command: spec::without_secrets(std::env::args()),
             version: env!("CARGO_PKG_VERSION"),
             git_revision: git_revision(),
             spec: RunSpec { max_tokens: Some(spec.max_tokens()), ..spec.clone() },
@@ -180,7 +193,7 @@ pub(crate) fn origin(files: &[PathBuf]) -> Value {
     json!({
         "schema_version": 1,
         "date_unix_s": SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-        "command": std::env::args().collect::<Vec<_>>(),
+        "command": spec::without_secrets(std::env::args()),
         "version": env!("CARGO_PKG_VERSION"),
         "git_revision": git_revision(),
         "files_sha256": digests,

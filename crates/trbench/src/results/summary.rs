@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use tokenrouter_engine::EngineStats;
 
 use crate::record::Record;
+use crate::spec::LatencyMetric;
 use crate::stats::{GeometricTest, geometric_test, mean, percentile, ratio, wilson};
 use crate::trials::{Slo, TrialMean, TrialRows, TrialSummary, summarise};
 
@@ -23,6 +24,9 @@ pub struct Summary {
     pub label: String,
     /// Requests in flight.
     pub max_concurrency: usize,
+    /// Launch thresholds, one for each model; empty where they are not known.
+    #[serde(default)]
+    pub thresholds: Vec<u32>,
     /// Whether latency profiles stood in for models.
     pub emulated: bool,
     /// Whether the run was interrupted.
@@ -40,8 +44,9 @@ pub struct Summary {
     /// Committed tokens per second.
     pub output_throughput: f64,
     /// Mean, median and percentiles in milliseconds, keys as in vLLM's results; `null` where the sample is too small.
+    /// Percentiles are there for the latencies of `--percentile-metrics`.
     pub latency: Map<String, Value>,
-    /// Share of the tokens not written by the entry model.
+    /// Share of the tokens not written by the entry model; that of the configuration, where a system runs one model of it.
     pub llm_ratio: Option<f64>,
     /// Its 95 % interval, requests taken as independent.
     #[serde(default)]
@@ -52,6 +57,12 @@ pub struct Summary {
     pub correct: usize,
     /// See `correct`.
     pub graded: usize,
+    /// Answers that ended because they had `max_tokens` tokens.
+    #[serde(default)]
+    pub cut: usize,
+    /// Items of the data set whose answers are no integers: nothing is graded there.
+    #[serde(default)]
+    pub ungradable: usize,
     /// One entry per model; empty for endpoints.
     pub models: Vec<ModelSummary>,
     /// What the engine decided at launch, or the endpoint.
@@ -219,6 +230,15 @@ pub fn model_summaries(after: &EngineStats, before: Option<&EngineStats>) -> Vec
 }
 
 impl Summary {
+    /// A number by its name in `summary.json`: what every report and comparison of this run shows.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        match name {
+            "output_throughput" => (self.duration > 0.0).then_some(self.output_throughput),
+            "request_goodput" => self.request_goodput,
+            _ => self.latency.get(name).and_then(Value::as_f64),
+        }
+    }
+
     /// Totals and percentiles over all trials of a run.
     pub fn new(
         label: &str,
@@ -243,6 +263,7 @@ impl Summary {
             schema_version: 1,
             label: label.to_owned(),
             max_concurrency: 0,
+            thresholds: Vec::new(),
             emulated: server_info["emulated"].as_bool().unwrap_or(false),
             interrupted: false,
             duration,
@@ -257,6 +278,8 @@ impl Summary {
             handoffs_per_token: handoffs.filter(|_| output > 0).map(|handoffs| handoffs as f64 / output as f64),
             correct: records.iter().filter(|record| record.correct == Some(true)).count(),
             graded: records.iter().filter(|record| record.correct.is_some()).count(),
+            cut: records.iter().filter(|record| record.finish_reason == "length").count(),
+            ungradable: 0,
             models: models.unwrap_or_default(),
             server_info,
             first_error: records.iter().find_map(|record| record.error.clone()),
@@ -282,10 +305,30 @@ pub(crate) fn latencies(records: &[&Record]) -> Map<String, Value> {
     let mut map = Map::new();
     for (name, column) in columns {
         let values: Vec<f64> = records.iter().filter_map(|record| column(record)).collect();
-        map.insert(format!("mean_{name}_ms"), json!(mean(&values)));
-        for (label, q) in PERCENTILES {
-            map.insert(format!("{label}_{name}_ms"), json!(percentile(&values, q)));
-        }
+        describe(&mut map, name, &values);
     }
     map
+}
+
+/// Mean and percentiles of one kind of latency.
+fn describe(map: &mut Map<String, Value>, name: &str, values: &[f64]) {
+    map.insert(format!("mean_{name}_ms"), json!(mean(values)));
+    for (label, q) in PERCENTILES {
+        map.insert(format!("{label}_{name}_ms"), json!(percentile(values, q)));
+    }
+}
+
+impl Summary {
+    /// Keeps the percentiles of these latencies alone; the means stay. `gaps` are the times between tokens, which no row
+    /// has: they are described where `itl` is asked for.
+    pub(crate) fn keep_percentiles(&mut self, metrics: &[LatencyMetric], gaps: &[f64]) {
+        if metrics.contains(&LatencyMetric::Itl) {
+            describe(&mut self.latency, "itl", gaps);
+        }
+        for dropped in LatencyMetric::ALL.iter().filter(|metric| !metrics.contains(metric)) {
+            for (label, _) in PERCENTILES {
+                self.latency.shift_remove(&format!("{label}_{dropped}_ms"));
+            }
+        }
+    }
 }

@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
-use tokenrouter_core::{FinishReason, Request, SamplingParams, StreamEvent};
+use tokenrouter_core::{Request, SamplingParams, StreamEvent};
 use tokenrouter_engine::tokenizer::ChatMessage;
 use tokenrouter_engine::{Config, Engine, EngineStats};
 
@@ -14,12 +13,9 @@ use super::completion;
 use super::http;
 use super::judge::Transcript;
 use super::remote::Remote;
-use super::reply::{Reply, render};
+use super::reply::{Reply, tokens};
 use crate::spec::{Named, RunSpec};
 use crate::trace::TraceStep;
-
-/// Longest time without a byte from a server.
-const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Answers requests.
 pub(super) enum Backend {
@@ -36,8 +32,7 @@ pub(super) enum Backend {
 impl Backend {
     /// The servers of `--endpoint`; those of single models need the configuration.
     pub(super) fn servers(spec: &RunSpec, config: Option<&Config>) -> anyhow::Result<Self> {
-        let client =
-            reqwest::Client::builder().read_timeout(READ_TIMEOUT).build().context("cannot make an HTTP client")?;
+        let client = http::client(&spec.headers)?;
         let by_model = |list: &[Named]| list.iter().map(|n| (n.model.clone(), n.value.clone())).collect();
         let (urls, models): (HashMap<_, _>, HashMap<_, _>) = (by_model(&spec.endpoint), by_model(&spec.model));
         match config {
@@ -62,6 +57,14 @@ impl Backend {
         match self {
             Self::Engine(engine) => Some((engine.model_names().to_vec(), engine.entry_index())),
             Self::Http { .. } | Self::Remote(_) => None,
+        }
+    }
+
+    /// The launch thresholds at the largest number of requests, where they are known.
+    pub(super) fn thresholds(&self) -> &[u32] {
+        match self {
+            Self::Engine(engine) => &engine.info().thresholds,
+            Self::Http { .. } | Self::Remote(_) => &[],
         }
     }
 
@@ -99,11 +102,7 @@ async fn ask_engine(
     key: u64,
     reply: &mut Reply,
 ) -> anyhow::Result<()> {
-    let prompt = match engine.text() {
-        Some(text) => text.encode(&render(Some(text), messages)?)?,
-        // Emulated models read nothing; about as many tokens as the text would have.
-        None => messages.iter().flat_map(|message| message.content.bytes()).step_by(4).map(u32::from).collect(),
-    };
+    let prompt = tokens(engine.text(), messages)?;
     reply.prompt_tokens = Some(prompt.len() as u64);
     if let Some(transcript) = &mut reply.transcript {
         *transcript = Transcript { tokens: prompt.clone(), prompt: prompt.len() };
@@ -136,9 +135,7 @@ async fn ask_engine(
                 reply.handoffs = Some(stats.handoffs);
                 reply.buffer_wait = Some(stats.buffer_wait);
                 reply.finish_reason = reason.as_str().to_owned();
-                if let FinishReason::Error(message) = reason {
-                    reply.error = Some(message);
-                }
+                reply.error = reason.error();
                 if let Some(decoder) = &mut decoder {
                     let rest = decoder.finish()?;
                     reply.add_text(&rest);

@@ -1,12 +1,15 @@
 //! One call of `/v1/completions`: tokens with the log-probabilities of the most likely ones.
 
 use anyhow::{Context, bail};
+use reqwest::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
 use tokenrouter_api::completions::CompletionRequest;
 use tokenrouter_api::to_json;
 use tokenrouter_core::routing::Signals;
 
+use super::chunk::{self, End};
+use super::http;
 use crate::error::usage;
 
 /// Log-probabilities asked for each token, where a method reads the entropy.
@@ -25,6 +28,8 @@ pub(super) struct Endpoint {
     pub(super) model: String,
     /// Whether its answers have had token ids.
     pub(super) gives_ids: std::cell::Cell<bool>,
+    /// Whether it refused to be asked for them.
+    pub(super) refuses_ids: std::cell::Cell<bool>,
 }
 
 /// A token of an answer.
@@ -40,7 +45,7 @@ pub(super) struct Token {
 #[derive(Debug)]
 pub(super) struct Completion {
     pub(super) tokens: Vec<Token>,
-    /// Why it ended: `stop` or `length`.
+    /// Why it ended: `stop`, `length`, or a name of the server's own; empty where it names none.
     pub(super) reason: String,
     /// Tokens of the prompt, where they are told.
     pub(super) prompt_tokens: Option<u64>,
@@ -54,6 +59,9 @@ pub(super) fn base(url: &str) -> anyhow::Result<&str> {
     if !matches!(parsed.scheme(), "http" | "https") {
         return Err(usage(format!("--endpoint `{url}`: allowed schemes are `http` and `https`")));
     }
+    if parsed.password().is_some() {
+        return Err(usage("--endpoint: an address is recorded, so it must not have a password; use --header"));
+    }
     Ok(url.trim_end_matches('/').trim_end_matches("/v1"))
 }
 
@@ -62,7 +70,8 @@ pub(super) fn base(url: &str) -> anyhow::Result<&str> {
 struct WithIds {
     #[serde(flatten)]
     request: CompletionRequest,
-    /// vLLM's name for it; servers that do not know it ignore it.
+    /// vLLM's name for it. Servers that do not know it ignore it, or refuse it by name; then it is not sent again.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     return_token_ids: bool,
 }
 
@@ -74,27 +83,43 @@ impl Endpoint {
         mut request: CompletionRequest,
     ) -> anyhow::Result<Completion> {
         request.sampling.model = Some(self.model.clone());
-        let body = to_json(&WithIds { request, return_token_ids: true });
+        let mut body = WithIds { request, return_token_ids: !self.refuses_ids.get() };
         let place = || format!("endpoint `{}` ({})", self.name, self.url);
-        let mut response =
-            client.post(&self.url).json(&body).send().await.with_context(|| format!("{}: cannot reach it", place()))?;
-        let status = response.status();
-        let mut bytes = Vec::new();
-        while let Some(chunk) = response.chunk().await.with_context(|| format!("{}: the connection broke", place()))? {
-            bytes.extend_from_slice(&chunk);
-            if bytes.len() > MAX_ANSWER {
-                bail!("{}: the answer is longer than {MAX_ANSWER} bytes", place());
-            }
+        let (mut status, mut bytes) = self.post(client, &to_json(&body)).await.with_context(place)?;
+        if body.return_token_ids && status.is_client_error() && contains(&bytes, b"return_token_ids") {
+            self.refuses_ids.set(true);
+            body.return_token_ids = false;
+            (status, bytes) = self.post(client, &to_json(&body)).await.with_context(place)?;
         }
         if !status.is_success() {
-            let text: String = String::from_utf8_lossy(&bytes).chars().take(300).collect();
-            bail!("{}: answered {status}: {text}", place());
+            let text = String::from_utf8_lossy(&bytes);
+            bail!("{}: {}", place(), http::refused(status, &text, &to_json(&body)));
         }
         let answer = serde_json::from_slice(&bytes).with_context(|| format!("{}: the answer is not JSON", place()))?;
+        if let Some(message) = chunk::error(&answer) {
+            bail!("{}: the server reported: {message}", place());
+        }
         let completion = parse(&answer).map_err(|what| anyhow::anyhow!("{}: {what}", place()))?;
         self.gives_ids.set(completion.tokens.iter().all(|token| token.id.is_some()) && !completion.tokens.is_empty());
         Ok(completion)
     }
+
+    /// Sends a body; what comes back is bounded.
+    async fn post(&self, client: &reqwest::Client, body: &Value) -> anyhow::Result<(StatusCode, Vec<u8>)> {
+        let mut response = client.post(&self.url).json(body).send().await.context("cannot reach it")?;
+        let mut bytes = Vec::new();
+        while let Some(chunk) = response.chunk().await.context("the connection broke")? {
+            bytes.extend_from_slice(&chunk);
+            if bytes.len() > MAX_ANSWER {
+                bail!("the answer is longer than {MAX_ANSWER} bytes");
+            }
+        }
+        Ok((response.status(), bytes))
+    }
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
 }
 
 /// Understands both forms of log-probabilities: lists beside each other (OpenAI completions, vLLM, SGLang), and one
@@ -135,12 +160,14 @@ fn parse(answer: &Value) -> Result<Completion, String> {
     for (token, id) in tokens.iter_mut().zip(ids(&choice["token_ids"]).into_iter().flatten()) {
         token.id = Some(id);
     }
-    let reason = choice["finish_reason"].as_str();
-    let reason = reason
-        .ok_or_else(|| format!("field `choices[0].finish_reason` is {}, expected a text", choice["finish_reason"]))?;
+    let reason = chunk::piece(answer).reason.unwrap_or_default();
+    let reason = match chunk::end(&reason) {
+        End::Complete(reason) => reason,
+        End::Aborted | End::Failed => return Err(format!("the server gave the request up, with `{reason}`")),
+    };
     Ok(Completion {
         tokens,
-        reason: reason.to_owned(),
+        reason,
         prompt_tokens: answer["usage"]["prompt_tokens"].as_u64(),
         prompt_ids: ids(&choice["prompt_token_ids"]),
     })
@@ -193,7 +220,10 @@ mod tests {
         let message = |answer: Value| parse(&answer).expect_err("refused");
         let text = message(json!({"choices": [{"text": "a", "finish_reason": "length"}]}));
         assert!(text.contains("`choices[0].logprobs.tokens` is null"), "{text}");
-        let text = message(json!({"choices": [{"text": "a", "logprobs": {"tokens": ["a"]}}]}));
-        assert!(text.contains("`choices[0].finish_reason` is null"), "{text}");
+        let aborted = json!({"choices": [{"text": "a", "finish_reason": "abort", "logprobs": {"tokens": ["a"]}}]});
+        let text = message(aborted);
+        assert!(text.contains("gave the request up, with `abort`"), "{text}");
+        let unnamed = parse(&json!({"choices": [{"text": "a", "logprobs": {"tokens": ["a"]}}]})).expect("understood");
+        assert_eq!(unnamed.reason, "");
     }
 }

@@ -7,17 +7,53 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use eventsource_stream::{EventStreamError, Eventsource};
 use futures_util::StreamExt;
+use reqwest::StatusCode;
 use serde_json::Value;
-use tokenrouter_api::chat::{ChatChunk, ChatRequest, Content, Conversation, Message, Messages, Role};
+use tokenrouter_api::chat::{ChatRequest, Content, Conversation, Message, Messages, Role};
 use tokenrouter_api::sampling::{Sampling, StreamOptions};
 use tokenrouter_api::to_json;
+use tokenrouter_api::usage::UsageRouting;
 use tokenrouter_core::SamplingParams;
 use tokenrouter_engine::tokenizer::ChatMessage;
 
+use super::chunk::{self, End};
 use super::reply::Reply;
+use crate::error::usage;
+use crate::spec::{Headers, KEY_VARIABLE};
 
+/// Longest time without a byte from a server.
+const READ_TIMEOUT: Duration = Duration::from_secs(300);
 /// Most bytes accepted from a server without the end of an event.
 const MAX_EVENT: usize = 1 << 20;
+/// Largest seed that servers take: they read signed numbers.
+pub(super) const MAX_SEED: u64 = i64::MAX as u64;
+
+/// A client that sends these headers, and the key of the environment.
+pub(super) fn client(headers: &Headers) -> anyhow::Result<reqwest::Client> {
+    let headers = headers.with_key(std::env::var(KEY_VARIABLE).ok()).map_err(usage)?;
+    // A redirect would take the headers along to wherever the server says.
+    let client = reqwest::Client::builder()
+        .read_timeout(READ_TIMEOUT)
+        .default_headers(headers)
+        .redirect(reqwest::redirect::Policy::none());
+    client.build().context("cannot make an HTTP client")
+}
+
+/// What a status other than success means, in the server's words and ours. `body`: what was sent.
+pub(super) fn refused(status: StatusCode, answer: &str, body: &Value) -> String {
+    let said = chunk::refusal(answer);
+    let hint = match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            format!(" (keys: {KEY_VARIABLE} in the environment, or `--header 'Name: value'`)")
+        }
+        _ if status.is_redirection() => " (redirects are not followed: give the address that it leads to)".into(),
+        _ if body["ignore_eos"] == true && answer.contains("ignore_eos") => {
+            " (`--ignore-eos` sends `ignore_eos`, a field of vLLM and SGLang: this server refuses it)".into()
+        }
+        _ => String::new(),
+    };
+    format!("answered {status}: {said}{hint}")
+}
 
 /// What a conversation is sent as.
 pub(super) fn request(model: &str, messages: &[ChatMessage], sampling: &SamplingParams, key: u64) -> ChatRequest {
@@ -31,7 +67,8 @@ pub(super) fn request(model: &str, messages: &[ChatMessage], sampling: &Sampling
             model: Some(model.to_owned()),
             max_tokens: Some(sampling.max_tokens as u64),
             temperature: Some(f64::from(sampling.temperature)),
-            seed: Some(sampling.seed.wrapping_add(key)),
+            seed: Some((sampling.seed.wrapping_add(key) & MAX_SEED).into()),
+            ignore_eos: sampling.ignore_eos,
             stream: true,
             stream_options: Some(StreamOptions { include_usage: true, ..StreamOptions::default() }),
             ..Sampling::default()
@@ -50,14 +87,16 @@ pub(super) async fn ask(
     request: &ChatRequest,
     reply: &mut Reply,
 ) -> anyhow::Result<()> {
-    let response = client.post(url).json(&to_json(request)).send().await;
+    let body = to_json(request);
+    let response = client.post(url).json(&body).send().await;
     let response = response.with_context(|| format!("cannot reach `{url}`"))?;
     let status = response.status();
     if !status.is_success() {
         let text = response.text().await.unwrap_or_default();
-        bail!("`{url}` answered {status}: {}", text.chars().take(300).collect::<String>());
+        bail!("`{url}` {}", refused(status, &text, &body));
     }
     reply.has_text = true;
+    let most = request.sampling.max_tokens.unwrap_or(u64::MAX);
     let unread = Rc::new(Cell::new(0));
     let counted = Rc::clone(&unread);
     let bytes = response.bytes_stream().map(move |bytes| {
@@ -69,50 +108,64 @@ pub(super) async fn ask(
         Ok(bytes)
     });
     let mut events = bytes.eventsource();
+    let mut done = false;
     while let Some(event) = events.next().await {
-        let data = match event {
-            Ok(event) => event.data,
+        let event = match event {
+            Ok(event) => event,
             Err(EventStreamError::Transport(error)) => return Err(error),
             Err(error) => bail!("the server sent events that cannot be read: {error}"),
         };
         unread.set(0);
-        if data.trim() == "[DONE]" {
+        let data = event.data.trim();
+        if event.event == "error" {
+            bail!("the server reported: {}", chunk::refusal(data));
+        }
+        if data == "[DONE]" {
+            done = true;
             break;
         }
-        take(data.trim(), reply)?;
+        take(data, reply)?;
     }
-    if reply.finish_reason.is_empty() {
-        bail!("the stream ended without a finish reason");
+    match reply.finish_reason.is_empty() {
+        false => Ok(()),
+        // Some servers name no reason.
+        true if done => {
+            reply.finish_reason = if reply.tokens >= most { "length" } else { "stop" }.into();
+            Ok(())
+        }
+        true => bail!("the stream ended without a finish reason and without `[DONE]`"),
     }
-    Ok(())
 }
 
 fn take(data: &str, reply: &mut Reply) -> anyhow::Result<()> {
-    let value: Value = serde_json::from_str(data).with_context(|| format!("the server sent `{data}`, not JSON"))?;
-    // Servers differ in what they say besides the message.
-    if let Some(message) = value["error"]["message"].as_str() {
+    let value: Value =
+        serde_json::from_str(data).with_context(|| format!("the server sent `{}`, not JSON", chunk::shown(data)))?;
+    if let Some(message) = chunk::error(&value) {
         bail!("the server reported: {message}");
     }
-    let chunk: ChatChunk = serde_json::from_value(value)
-        .with_context(|| format!("the server sent `{data}`, not a chunk of a chat completion"))?;
-    if let Some(choice) = chunk.choices.into_iter().next() {
-        if let Some(text) = choice.delta.content.filter(|text| !text.is_empty()) {
-            reply.text.push_str(&text);
-            // Corrected by the usage at the end where the server sends one; a chunk can hold several tokens.
-            reply.count_token();
-        }
-        if let Some(reason) = choice.finish_reason {
-            reply.finish_reason = reason;
-        }
+    if !value.is_object() {
+        bail!("the server sent `{}`, not a chunk of a chat completion", chunk::shown(data));
     }
-    if let Some(usage) = chunk.usage {
-        reply.tokens = usage.completion_tokens;
-        reply.prompt_tokens = Some(usage.prompt_tokens);
-        if let Some(routing) = usage.routing {
-            reply.handoffs = Some(routing.handoffs);
-            reply.llm_ratio = Some(routing.llm_ratio);
-            reply.buffer_wait = Some(Duration::from_secs_f64(routing.admission_wait_ms / 1e3));
-        }
+    let piece = chunk::piece(&value);
+    reply.text.push_str(&piece.text);
+    if piece.written {
+        // Corrected by the usage at the end where the server sends one; a chunk can hold several tokens.
+        reply.count_token();
+    }
+    if let Some(reason) = piece.reason {
+        reply.finish_reason = match chunk::end(&reason) {
+            End::Complete(reason) => reason,
+            End::Aborted => "cancelled".into(),
+            End::Failed => bail!("the server ended the request with finish_reason `{reason}`"),
+        };
+    }
+    reply.tokens = piece.completion_tokens.unwrap_or(reply.tokens);
+    reply.prompt_tokens = piece.prompt_tokens.or(reply.prompt_tokens);
+    // Ours only.
+    if let Ok(routing) = serde_json::from_value::<UsageRouting>(value["usage"]["routing"].clone()) {
+        reply.handoffs = Some(routing.handoffs);
+        reply.llm_ratio = Some(routing.llm_ratio);
+        reply.buffer_wait = Some(Duration::from_secs_f64(routing.buffer_wait_ms.max(0.0) / 1e3));
     }
     Ok(())
 }

@@ -14,11 +14,13 @@ use tokio::sync::watch;
 
 use super::backend::Backend;
 use super::judge::Transcript;
+use super::log::RunLog;
 use super::record::{Place, record};
 use super::reply::Reply;
 use crate::dataset::Item;
+use crate::interrupt;
 use crate::record::Record;
-use crate::spec::RunSpec;
+use crate::spec::{LatencyMetric, RunSpec};
 use crate::terminal;
 use crate::trace::RequestTrace;
 
@@ -32,6 +34,12 @@ pub(super) struct Load<'a> {
     /// Ids that are not sent: they were, before an interruption.
     pub(super) done: &'a HashSet<u64>,
     pub(super) pace: Pace,
+    /// Where rows go as requests end.
+    pub(super) log: Option<&'a RunLog>,
+    /// The thresholds that rows name.
+    pub(super) thresholds: &'a str,
+    /// Whether a model other than the entry model of the configuration writes everything.
+    pub(super) all_large: bool,
     /// Name in the progress bar.
     pub(super) label: String,
 }
@@ -53,11 +61,13 @@ pub(super) struct Outcome {
     pub traces: Vec<RequestTrace>,
     /// Prompts and answers of those that are complete, if they are to be judged.
     pub answers: Vec<Transcript>,
+    /// Milliseconds between one token and the next, if they are asked for.
+    pub gaps: Vec<f64>,
     /// From the first send to the last end.
     pub duration: Duration,
     /// Time in which the client's thread was busy.
     pub client_busy: Duration,
-    /// Ctrl-C came first.
+    /// A signal came first.
     pub interrupted: bool,
 }
 
@@ -77,7 +87,8 @@ struct Shared<'a> {
     records: RefCell<Vec<Record>>,
     traces: RefCell<Vec<RequestTrace>>,
     answers: RefCell<Vec<(u64, Transcript)>>,
-    bar: indicatif::ProgressBar,
+    gaps: RefCell<Vec<f64>>,
+    bar: terminal::Requests,
     start: Instant,
 }
 
@@ -111,6 +122,7 @@ pub(super) async fn drive(backend: &Backend, load: &Load<'_>, spec: &RunSpec) ->
         records: RefCell::default(),
         traces: RefCell::default(),
         answers: RefCell::default(),
+        gaps: RefCell::default(),
         bar: terminal::requests(total, &load.label),
         start: Instant::now(),
     };
@@ -124,9 +136,8 @@ pub(super) async fn drive(backend: &Backend, load: &Load<'_>, spec: &RunSpec) ->
         }
     };
     let signal = async {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            let _all_done = stopper.send(true);
-        }
+        interrupt::asked().await;
+        let _all_done = stopper.send(true);
         // Workers end by themselves once they see the flag.
         std::future::pending::<()>().await;
     };
@@ -134,7 +145,7 @@ pub(super) async fn drive(backend: &Backend, load: &Load<'_>, spec: &RunSpec) ->
         loop {
             tokio::time::sleep(TICK).await;
             let rate = shared.tokens.get() as f64 / shared.start.elapsed().as_secs_f64();
-            shared.bar.set_message(format!("{rate:.0} tokens/s"));
+            shared.bar.show(rate);
         }
     };
     tokio::select! {
@@ -143,7 +154,7 @@ pub(super) async fn drive(backend: &Backend, load: &Load<'_>, spec: &RunSpec) ->
         () = ticker => {}
     }
     let interrupted = *shared.stop.borrow();
-    shared.bar.finish_and_clear();
+    shared.bar.finish();
     let mut records = shared.records.into_inner();
     records.sort_unstable_by_key(|record| record.id);
     let mut traces = shared.traces.into_inner();
@@ -151,8 +162,8 @@ pub(super) async fn drive(backend: &Backend, load: &Load<'_>, spec: &RunSpec) ->
     let mut answers = shared.answers.into_inner();
     answers.sort_unstable_by_key(|(id, _)| *id);
     let answers = answers.into_iter().map(|(_, answer)| answer).collect();
-    let client_busy = busy().saturating_sub(busy_before);
-    Outcome { records, traces, answers, duration: shared.start.elapsed(), client_busy, interrupted }
+    let (gaps, client_busy) = (shared.gaps.into_inner(), busy().saturating_sub(busy_before));
+    Outcome { records, traces, answers, gaps, duration: shared.start.elapsed(), client_busy, interrupted }
 }
 
 /// Time that the client's thread has spent working so far.
@@ -191,7 +202,8 @@ async fn session(shared: &Shared<'_>, number: usize, mut arrival: Option<Duratio
     let (count, load) = (shared.sessions.len(), shared.load);
     let repeat = number / count;
     for at in shared.sessions[number % count].clone() {
-        if *shared.stop.borrow() {
+        // Nobody wants to wait for a measurement that cannot be stored.
+        if *shared.stop.borrow() || load.log.is_some_and(RunLog::failed) {
             return false;
         }
         // A function of the item and the repeat alone, so that draws do not depend on the order of the requests.
@@ -220,6 +232,7 @@ async fn request(shared: &Shared<'_>, place: Place, item: &Item) {
     let start = shared.start + place.start;
     let mut reply = Reply::new(start, Rc::clone(&shared.tokens), spec.trace);
     reply.transcript = spec.judge.is_some().then(Transcript::default);
+    reply.gaps = spec.percentile_metrics.contains(&LatencyMetric::Itl).then(Vec::new);
     let mut stop = shared.stop.clone();
     let ended = tokio::select! {
         result = shared.backend.ask(item.prompt.messages(), sampling, place.id, &mut reply) => Some(result),
@@ -234,7 +247,15 @@ async fn request(shared: &Shared<'_>, place: Place, item: &Item) {
         }
         None => reply.finish_reason = "cancelled".into(),
     }
-    let record = record(place, item, &reply, elapsed);
+    let mut record = record(place, item, (&reply, elapsed), shared.load.thresholds);
+    if shared.load.all_large {
+        // The engine takes its only model for the entry model.
+        record.llm_ratio = record.llm_ratio.map(|_| 1.0);
+    }
+    if let Some(log) = shared.load.log {
+        log.append(&record, item, &reply.text);
+    }
+    shared.gaps.borrow_mut().extend(reply.gaps.take().unwrap_or_default());
     let judged = reply.transcript.take().filter(|_| record.is_complete());
     shared.answers.borrow_mut().extend(judged.map(|answer| (place.id, answer)));
     shared.records.borrow_mut().push(record);
@@ -242,5 +263,5 @@ async fn request(shared: &Shared<'_>, place: Place, item: &Item) {
         let steps = std::mem::take(&mut reply.steps);
         shared.traces.borrow_mut().push(RequestTrace { id: place.id, item: item.id.clone(), models, entry, steps });
     }
-    shared.bar.inc(1);
+    shared.bar.one_ended();
 }

@@ -17,9 +17,10 @@ pub(super) struct Place {
     pub(super) lag: Duration,
 }
 
-pub(super) fn record(place: Place, item: &Item, reply: &Reply, elapsed: Duration) -> Record {
+pub(super) fn record(place: Place, item: &Item, (reply, elapsed): (&Reply, Duration), thresholds: &str) -> Record {
     let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
-    let complete = matches!(reply.finish_reason.as_str(), "stop" | "length");
+    // Servers have names of their own for how an answer is complete.
+    let complete = reply.error.is_none() && !matches!(reply.finish_reason.as_str(), "" | "cancelled" | "error");
     let e2el = complete.then(|| ms(elapsed));
     let ttft = reply.first_token.map(ms);
     let answer = if complete { grade::extract_answer(&reply.text) } else { None };
@@ -47,5 +48,6 @@ pub(super) fn record(place: Place, item: &Item, reply: &Reply, elapsed: Duration
         trial: place.trial,
         start_ms: Some(ms(place.start)),
         client_lag_ms: Some(ms(place.lag)),
+        thresholds: thresholds.to_owned(),
     }
 }

@@ -51,7 +51,7 @@ struct Journey {
     visit_tokens: u32,
     state: RequestState,
     by_entry: u64,
-    fruitless: usize,
+    steps_without_commit: usize,
 }
 
 /// One completion by one server.
@@ -97,6 +97,7 @@ impl Remote {
                 model: models.get(name).or(models.get("")).cloned().unwrap_or_else(|| "default".into()),
                 name: name.clone(),
                 gives_ids: std::cell::Cell::new(false),
+                refuses_ids: std::cell::Cell::new(false),
             })
         };
         let endpoints = names.iter().map(endpoint).collect::<anyhow::Result<Vec<_>>>()?;
@@ -129,7 +130,7 @@ impl Remote {
             visit_tokens: 0,
             state: RequestState::default(),
             by_entry: 0,
-            fruitless: 0,
+            steps_without_commit: 0,
         };
         let (mut handoffs, mut end) = (0, None);
         reply.has_text = true;
@@ -144,8 +145,8 @@ impl Remote {
             let from = journey.at;
             end = self.take(&mut journey, &answer, &visit, reply);
             handoffs += u64::from(journey.at != from);
-            journey.fruitless = if journey.position > before { 0 } else { journey.fruitless + 1 };
-            if journey.fruitless > MAX_STEPS_WITHOUT_COMMIT {
+            journey.steps_without_commit = if journey.position > before { 0 } else { journey.steps_without_commit + 1 };
+            if journey.steps_without_commit > MAX_STEPS_WITHOUT_COMMIT {
                 bail!(
                     "{MAX_STEPS_WITHOUT_COMMIT} completions in a row without a token at position {}",
                     journey.position
@@ -189,13 +190,13 @@ impl Remote {
         let sampling = Sampling {
             max_tokens: Some(visit.wanted as u64),
             temperature: Some(f64::from(visit.sampling.temperature)),
-            seed: Some(visit.sampling.seed.wrapping_add(visit.key)),
+            seed: Some((visit.sampling.seed.wrapping_add(visit.key) & super::http::MAX_SEED).into()),
             ignore_eos: visit.sampling.ignore_eos,
             ..Sampling::default()
         };
         let logprobs = if self.policy.needs(journey.at).softmax { TOP } else { 1 };
         let prompt = CompletionPrompt { prompt: Prompts::One(prompt), logprobs: Some(logprobs as u64) };
-        let request = CompletionRequest { sampling, prompt, unsupported: Default::default() };
+        let request = CompletionRequest { sampling, prompt, unsupported: Default::default(), form: Default::default() };
         endpoint.complete(&self.client, request).await
     }
 
@@ -209,7 +210,7 @@ impl Remote {
     ) -> Option<&'static str> {
         let &Visit { sampling, key, wanted } = visit;
         // An end token is a candidate, too, but not part of the answer.
-        let ended = answer.reason == "stop" && answer.tokens.len() < wanted;
+        let ended = answer.reason != "length" && answer.tokens.len() < wanted;
         let end = ended.then(|| Token { text: String::new(), id: None, entropy: f32::NAN });
         for (index, token) in answer.tokens.iter().chain(&end).take(wanted).enumerate() {
             let mut row = row(journey, sampling.seed, key);

@@ -18,6 +18,9 @@ pub(super) struct Reply {
     /// Whether there is text at all: emulated models write none, and nothing is graded then.
     pub(super) has_text: bool,
     pub(super) first_token: Option<Duration>,
+    last_token: Option<Duration>,
+    /// Milliseconds between one token and the next, where they are asked for.
+    pub(super) gaps: Option<Vec<f64>>,
     pub(super) llm_ratio: Option<f64>,
     pub(super) handoffs: Option<u64>,
     /// Time ready before a launch, over all visits.
@@ -43,6 +46,8 @@ impl Reply {
             text: String::new(),
             has_text: false,
             first_token: None,
+            last_token: None,
+            gaps: None,
             llm_ratio: None,
             handoffs: None,
             buffer_wait: None,
@@ -64,9 +69,21 @@ impl Reply {
     }
 
     pub(super) fn count_token(&mut self) {
-        self.first_token.get_or_insert_with(|| self.start.elapsed());
+        let now = self.start.elapsed();
+        self.first_token.get_or_insert(now);
+        if let (Some(gaps), Some(last)) = (&mut self.gaps, self.last_token.replace(now)) {
+            gaps.push((now - last).as_secs_f64() * 1e3);
+        }
         self.tokens += 1;
         self.live.set(self.live.get() + 1);
+    }
+}
+
+/// The tokens of a conversation. Emulated models read nothing: about as many tokens as the text would have.
+pub(super) fn tokens(text: Option<&TextCodec>, messages: &[ChatMessage]) -> anyhow::Result<Vec<u32>> {
+    match text {
+        Some(codec) => Ok(codec.encode(&render(text, messages)?)?),
+        None => Ok(messages.iter().flat_map(|message| message.content.bytes()).step_by(4).map(u32::from).collect()),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Where the requests of a workload come from.
 
+use std::io::Write as _;
+
 use crate::dataset::{self, BuiltIn, Item, Kind, Source};
 use crate::error::usage;
 use crate::spec::{NumPrompts, RunSpec, Workload};
@@ -15,7 +17,14 @@ pub(super) fn items(spec: &RunSpec) -> anyhow::Result<(String, Vec<Item>)> {
     };
     let source = source(spec, most.unwrap_or(RANDOM_PROMPTS))?;
     let (name, sessions) = dataset::load(&source, most).map_err(|error| usage(error.to_string()))?;
-    Ok((name, dataset::items(sessions)))
+    let items = dataset::items(sessions);
+    let ungradable = items.iter().filter(|item| item.prompt.ungradable).count();
+    if ungradable > 0 {
+        let line =
+            format!("warning: {name}: {ungradable} of {} answers are no integers, they are not graded", items.len());
+        let _nowhere_to_complain = writeln!(std::io::stderr(), "{line}");
+    }
+    Ok((name, items))
 }
 
 fn source(spec: &RunSpec, count: usize) -> anyhow::Result<Source> {

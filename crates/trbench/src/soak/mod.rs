@@ -2,6 +2,7 @@
 //! checked. The load is open: requests arrive whether the system keeps up or not.
 
 mod client;
+mod hostile;
 mod memory;
 mod report;
 
@@ -102,7 +103,7 @@ pub fn run(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     let engine = Arc::new(Engine::launch(&config)?);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
-    let report = runtime.block_on(soak(args, &engine, config.system.max_active))?;
+    let report = runtime.block_on(soak(args, &engine, &config))?;
     let mut out = std::io::stdout().lock();
     match args.output {
         Output::Md => report.write_markdown(&mut out)?,
@@ -112,14 +113,14 @@ pub fn run(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     Ok(if report.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn soak(args: &SoakArgs, engine: &Arc<Engine>, max_active: usize) -> anyhow::Result<Report> {
+async fn soak(args: &SoakArgs, engine: &Arc<Engine>, config: &Config) -> anyhow::Result<Report> {
     let kinds: Vec<Request> = (0..KINDS).map(|kind| request(args, engine, kind)).collect();
     let mut expected = Vec::new();
     for kind in &kinds {
         expected.push(alone(engine, kind.clone()).await?);
     }
     let (kinds, expected) = (Arc::new(kinds), Arc::new(expected));
-    let (capacity, latency) = capacity(args, engine, &kinds, max_active).await?;
+    let (capacity, latency) = capacity(args, engine, &kinds, config.system.max_active).await?;
     let memory = memory::Watch::start();
     let start = Instant::now();
     let mut clients = JoinSet::new();
@@ -156,6 +157,7 @@ async fn soak(args: &SoakArgs, engine: &Arc<Engine>, max_active: usize) -> anyho
         report.note(visit.context("a client failed")?);
     }
     report.memory_mib = memory.stop();
+    (report.hostile, report.hostile_wrong) = hostile::send(engine, &config.server).await?;
     settle(engine, &mut report).await;
     report.judge(args.queue_timeout, latency, args.max_growth_mib);
     Ok(report)

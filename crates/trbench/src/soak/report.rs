@@ -31,6 +31,10 @@ pub(super) struct Report {
     /// Requests whose tokens are not those of the same request alone.
     pub(super) wrong: u64,
     pub(super) tokens: u64,
+    /// Hostile and mistaken requests over HTTP, after the load.
+    pub(super) hostile: u64,
+    /// What was wrong with their answers.
+    pub(super) hostile_wrong: Vec<String>,
     pub(super) held_blocks: usize,
     pub(super) open_requests: usize,
     pub(super) queue_wait_p50_s: f64,
@@ -72,6 +76,10 @@ impl Report {
             (self.doubled == 0, format!("{} streams went on after their end", self.doubled)),
             (self.wrong == 0, format!("{} answers differ from those of the same request alone", self.wrong)),
             (self.failed == 0, format!("{} requests failed, the last with {:?}", self.failed, self.last_error)),
+            (
+                self.hostile_wrong.is_empty(),
+                format!("hostile requests were not answered as they must be: {}", self.hostile_wrong.join("; ")),
+            ),
             (self.completed > 0, "no request completed under load".into()),
             (self.held_blocks == 0, format!("{} KV blocks are still held", self.held_blocks)),
             (self.open_requests == 0, format!("{} requests are still open", self.open_requests)),
@@ -101,6 +109,8 @@ impl Report {
             ("doubled", self.doubled.to_string()),
             ("wrong", self.wrong.to_string()),
             ("tokens", self.tokens.to_string()),
+            ("hostile", self.hostile.to_string()),
+            ("hostile_wrong", self.hostile_wrong.len().to_string()),
             ("held_blocks", self.held_blocks.to_string()),
             ("open_requests", self.open_requests.to_string()),
             ("latency_at_capacity_s", seconds(self.latency_s)),
@@ -160,7 +170,8 @@ mod tests {
             report.broken.len()
         };
         assert_eq!(judge(|_| ()), 0);
-        let changes: [fn(&mut Report); 9] = [
+        let changes: [fn(&mut Report); 10] = [
+            |report| report.hostile_wrong.push("no answer".into()),
             |report| report.sent += 1,
             |report| report.doubled = 1,
             |report| report.wrong = 1,

@@ -2,6 +2,7 @@
 //! spec files become a [`RunSpec`]; manifests record it.
 
 mod arrivals;
+mod headers;
 mod lenient;
 mod overrides;
 mod system;
@@ -20,10 +21,12 @@ use crate::device::DeviceChoice;
 use crate::error::usage;
 
 pub use arrivals::Arrivals;
+pub(crate) use headers::without_secrets;
+pub use headers::{Headers, KEY_VARIABLE};
 pub use overrides::Overrides;
 pub(crate) use overrides::fields;
 pub use system::System;
-pub use values::{Named, NumPrompts, Workload};
+pub use values::{LatencyMetric, Named, NumPrompts, Workload};
 
 /// Layout of specs that this program writes and reads.
 pub const VERSION: u32 = 1;
@@ -38,6 +41,9 @@ pub const TRIALS: RangeInclusive<u64> = 1..=1000;
 pub const WARMUP: RangeInclusive<u64> = 0..=100_000;
 /// Largest rate (sessions per second) and longest limit (milliseconds).
 const LARGEST: f64 = 1e6;
+
+/// Latencies of which percentiles are reported when nothing is said.
+const DEFAULT_PERCENTILES: [LatencyMetric; 3] = [LatencyMetric::Ttft, LatencyMetric::Tpot, LatencyMetric::E2el];
 
 /// The configuration used when none is given.
 const DEFAULT_CONFIG: (&str, &str) = ("config/rstitch/demo.yaml", include_str!("../../../../config/rstitch/demo.yaml"));
@@ -62,6 +68,9 @@ pub struct RunSpec {
     /// Calibration of this system, from which thresholds of `config` and `delayed` are computed.
     #[serde(deserialize_with = "lenient::optional")]
     pub calibration: Option<PathBuf>,
+    /// Whether a calibration of another system is taken as well.
+    #[serde(deserialize_with = "lenient::one")]
+    pub any_calibration: bool,
     /// Systems to measure, each at every concurrency.
     #[serde(deserialize_with = "lenient::list")]
     pub system: Vec<System>,
@@ -74,6 +83,9 @@ pub struct RunSpec {
     /// Names of the models at these servers.
     #[serde(deserialize_with = "lenient::list")]
     pub model: Vec<Named>,
+    /// What is sent to servers besides. It is never written, so a spec file has none.
+    #[serde(skip)]
+    pub headers: Headers,
 
     /// Which workload.
     #[serde(deserialize_with = "lenient::one")]
@@ -126,15 +138,24 @@ pub struct RunSpec {
     /// Goodput counts requests whose mean time between tokens is at most this many milliseconds.
     #[serde(deserialize_with = "lenient::optional")]
     pub slo_tpot_ms: Option<f64>,
+    /// Goodput counts requests that ended within this many milliseconds.
+    #[serde(deserialize_with = "lenient::optional")]
+    pub slo_e2el_ms: Option<f64>,
+    /// Latencies of which percentiles are reported.
+    #[serde(deserialize_with = "lenient::list")]
+    pub percentile_metrics: Vec<LatencyMetric>,
+    /// Whether prompts and answers of all requests are written to `detailed.jsonl`.
+    #[serde(deserialize_with = "lenient::one")]
+    pub save_detailed: bool,
     /// Model of the configuration that reads the answers afterwards.
     #[serde(deserialize_with = "lenient::optional")]
     pub judge: Option<String>,
     /// Whether every step of every request is written to `trace.jsonl`.
     #[serde(deserialize_with = "lenient::one")]
     pub trace: bool,
-    /// Whether what every subserver does when is written to `profile.json`.
-    #[serde(deserialize_with = "lenient::one")]
-    pub profile: bool,
+    /// Whether what every subserver does when is written to `timeline.json`; earlier specs call it `profile`.
+    #[serde(deserialize_with = "lenient::one", alias = "profile")]
+    pub timeline: bool,
 }
 
 impl Default for RunSpec {
@@ -145,10 +166,12 @@ impl Default for RunSpec {
             set: Vec::new(),
             device: None,
             calibration: None,
+            any_calibration: false,
             system: vec![System::Config],
             replay: None,
             endpoint: Vec::new(),
             model: Vec::new(),
+            headers: Headers::default(),
             workload: Workload::Aime,
             dataset_path: None,
             num_prompts: NumPrompts::First(16),
@@ -165,9 +188,12 @@ impl Default for RunSpec {
             seed: 0,
             slo_ttft_ms: None,
             slo_tpot_ms: None,
+            slo_e2el_ms: None,
+            percentile_metrics: DEFAULT_PERCENTILES.to_vec(),
+            save_detailed: false,
             judge: None,
             trace: false,
-            profile: false,
+            timeline: false,
         }
     }
 }
@@ -238,13 +264,18 @@ impl RunSpec {
                 return Err(usage(format!("--{key} {value} is not allowed, allowed are {least} to {most}")));
             }
         }
-        let numbers = [("rate", self.rate), ("slo-ttft-ms", self.slo_ttft_ms), ("slo-tpot-ms", self.slo_tpot_ms)];
+        let numbers = [
+            ("rate", self.rate),
+            ("slo-ttft-ms", self.slo_ttft_ms),
+            ("slo-tpot-ms", self.slo_tpot_ms),
+            ("slo-e2el-ms", self.slo_e2el_ms),
+        ];
         for (key, value) in numbers {
             if let Some(why) = value.and_then(|value| above_zero(value).err()) {
                 return Err(usage(format!("--{key} {why}")));
             }
         }
-        for (key, given) in [("trace", self.trace), ("profile", self.profile)] {
+        for (key, given) in [("trace", self.trace), ("timeline", self.timeline)] {
             if given && self.trials > 1 {
                 return Err(usage(format!("--{key} describes one trial from its beginning, without --trials")));
             }
@@ -263,6 +294,9 @@ impl RunSpec {
             }
         }
         if self.endpoint.is_empty() {
+            if !self.headers.is_empty() {
+                return Err(usage("--header is for servers, it needs --endpoint"));
+            }
             return Ok(());
         }
         let engines = [
@@ -270,7 +304,7 @@ impl RunSpec {
             ("replay", self.replay.is_some()),
             ("judge", self.judge.is_some()),
             ("trace", self.trace),
-            ("profile", self.profile),
+            ("timeline", self.timeline),
         ];
         if let Some((key, _)) = engines.iter().find(|(_, given)| *given) {
             return Err(usage(format!("--{key} needs an engine in this process, it does not go with --endpoint")));

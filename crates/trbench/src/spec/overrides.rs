@@ -11,6 +11,9 @@ use super::{RunSpec, VERSION};
 /// Keys whose values are paths.
 const PATHS: [&str; 4] = ["config", "calibration", "dataset-path", "replay"];
 
+/// Keys of earlier spec files, and what they are called now.
+const RENAMED: [(&str, &str); 1] = [("profile", "timeline")];
+
 /// Settings by their keys in [`RunSpec`], in the order in which they were given. All others keep their defaults.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -61,7 +64,7 @@ impl Overrides {
     pub(crate) fn spec(&self) -> Result<RunSpec, String> {
         let known = fields_of_default();
         for (key, value) in &self.0 {
-            if !known.contains_key(key) {
+            if !known.contains_key(key) && !RENAMED.iter().any(|(old, _)| old == key) {
                 return Err(unknown(key, known.keys().map(String::as_str)));
             }
             let alone = serde_json::from_value::<RunSpec>(json!({ key: value }));

@@ -3,7 +3,7 @@
 use indexmap::IndexMap;
 use serde_json::json;
 use tokenrouter_core::routing::RoutingConfig;
-use tokenrouter_core::scheduler::check_thresholds;
+use tokenrouter_core::scheduler::ThresholdTable;
 use tokenrouter_engine::Config;
 use tokenrouter_engine::config::{ExecutionConfig, ThresholdConfig};
 
@@ -60,7 +60,8 @@ impl std::fmt::Display for System {
 }
 
 impl System {
-    /// The configuration of this system at a concurrency.
+    /// The configuration of this system at a concurrency. Thresholds that are not feasible there are shrunk as they are
+    /// while fewer requests are active than allowed.
     pub fn apply(&self, base: &Config, concurrency: usize) -> Result<Config, String> {
         let mut config = base.clone();
         config.system.max_active = concurrency;
@@ -90,8 +91,9 @@ impl System {
                 config.batching.thresholds = ThresholdConfig::Eager;
             }
         }
-        if let ThresholdConfig::Fixed(vector) = &config.batching.thresholds {
-            check_thresholds(vector, config.models.len(), concurrency)?;
+        // Those of the configuration are for its own `max_active`.
+        if let ThresholdConfig::Fixed(vector) = &mut config.batching.thresholds {
+            *vector = ThresholdTable::from_vector(vector, concurrency).row(concurrency);
         }
         Ok(config)
     }
@@ -100,6 +102,53 @@ impl System {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Every configuration that ships with the project, by its path.
+    fn shipped() -> Vec<(std::path::PathBuf, Config)> {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config");
+        let below = |folder: &std::path::Path| -> Vec<std::path::PathBuf> {
+            std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()).collect()
+        };
+        let folders = below(&folder).into_iter().filter(|path| path.is_dir());
+        let mut files: Vec<_> = folders.flat_map(|folder| below(&folder)).collect();
+        files.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+        assert!(files.len() > 20, "{files:?}");
+        files.sort();
+        files.into_iter().map(|path| (path.clone(), Config::from_file(path).expect("valid"))).collect()
+    }
+
+    #[test]
+    fn shipped_configurations_run_at_every_concurrency() {
+        for (path, config) in shipped() {
+            for concurrency in [1, 2, 4, 8] {
+                let applied = System::Config.apply(&config, concurrency).expect("feasible");
+                applied.validate().unwrap_or_else(|why| panic!("{} at {concurrency}: {why}", path.display()));
+                // The same with nothing to load: its thresholds, the number of its models, another method.
+                let emulated = json!({"emulated": {"latency_ms": 0.01}});
+                let mut light = applied.clone();
+                for model in light.models.values_mut() {
+                    *model = serde_json::from_value(emulated.clone()).expect("a model");
+                }
+                light.kv.memory_mib = 64;
+                light.routing = RoutingConfig::new("random", json!({"semantics": "mixture"}));
+                let engine = tokenrouter_engine::Engine::launch(&light)
+                    .unwrap_or_else(|why| panic!("{} at {concurrency}: {why}", path.display()));
+                let waiting: u32 = engine.info().thresholds.iter().map(|threshold| threshold - 1).sum();
+                assert!((waiting as usize) < concurrency, "{}: {:?}", path.display(), engine.info().thresholds);
+            }
+        }
+    }
+
+    #[test]
+    fn thresholds_shrink_only_where_they_must() {
+        let yaml = "models: {a: {emulated: {latency_ms: 1}}, b: {emulated: {latency_ms: 1}}}\n\
+                    routing: {method: random}\nbatching: {thresholds: [2, 4]}\n";
+        let config = Config::from_yaml(yaml, "x.yaml").expect("valid");
+        for (concurrency, wanted) in [(1, [1, 1]), (2, [2, 1]), (3, [2, 2]), (4, [2, 3]), (5, [2, 4]), (9, [2, 4])] {
+            let applied = System::Delayed.apply(&config, concurrency).expect("shrunk");
+            assert_eq!(applied.batching.thresholds, ThresholdConfig::Fixed(wanted.to_vec()), "{concurrency}");
+        }
+    }
 
     #[test]
     fn names_round_trip_and_bad_ones_are_refused() {

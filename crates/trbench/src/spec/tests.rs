@@ -78,12 +78,12 @@ prop_compose! {
 /// With an engine in this process, or with servers.
 fn backend() -> impl Strategy<Value = RunSpec> {
     let engine = (path(), path(), prop::option::of(name()), any::<bool>(), any::<bool>()).prop_map(
-        |(calibration, replay, judge, trace, profile)| RunSpec {
+        |(calibration, replay, judge, trace, timeline)| RunSpec {
             calibration,
             replay,
             judge,
             trace,
-            profile,
+            timeline,
             ..RunSpec::default()
         },
     );
@@ -98,8 +98,10 @@ fn backend() -> impl Strategy<Value = RunSpec> {
 
 /// Any run that a command line can ask for.
 pub(crate) fn specs() -> impl Strategy<Value = RunSpec> {
-    let limits = (prop::option::of(eighths()), prop::option::of(eighths()));
-    (what(), load(), backend(), limits).prop_map(|(what, load, backend, (slo_ttft_ms, slo_tpot_ms))| RunSpec {
+    let limits = prop::array::uniform3(prop::option::of(eighths()));
+    let metrics = prop::sample::subsequence(LatencyMetric::ALL.to_vec(), 1..4);
+    let output = (limits, metrics, any::<bool>(), any::<bool>());
+    (what(), load(), backend(), output).prop_map(|(what, load, backend, (limits, metrics, detailed, any))| RunSpec {
         repeats: load.repeats,
         concurrency: load.concurrency,
         rate: load.rate,
@@ -110,15 +112,19 @@ pub(crate) fn specs() -> impl Strategy<Value = RunSpec> {
         ignore_eos: load.ignore_eos,
         temperature: load.temperature,
         seed: load.seed,
-        calibration: backend.calibration,
+        calibration: backend.calibration.clone(),
         replay: backend.replay,
         judge: backend.judge,
         trace: backend.trace,
-        profile: backend.profile,
+        timeline: backend.timeline,
         endpoint: backend.endpoint,
         model: backend.model,
-        slo_ttft_ms,
-        slo_tpot_ms,
+        slo_ttft_ms: limits[0],
+        slo_tpot_ms: limits[1],
+        slo_e2el_ms: limits[2],
+        percentile_metrics: metrics,
+        save_detailed: detailed,
+        any_calibration: any && backend.calibration.is_some(),
         ..what
     })
 }

@@ -118,6 +118,43 @@ impl std::str::FromStr for Workload {
     }
 }
 
+/// A latency of which percentiles are reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LatencyMetric {
+    /// Time to the first token.
+    Ttft,
+    /// Mean time between the tokens of a request.
+    Tpot,
+    /// Time between two tokens, each by itself.
+    Itl,
+    /// Time to the end.
+    E2el,
+}
+
+impl LatencyMetric {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Ttft, Self::Tpot, Self::Itl, Self::E2el];
+}
+
+impl fmt::Display for LatencyMetric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ttft => "ttft",
+            Self::Tpot => "tpot",
+            Self::Itl => "itl",
+            Self::E2el => "e2el",
+        })
+    }
+}
+
+impl std::str::FromStr for LatencyMetric {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|metric| metric.to_string() == text);
+        found.ok_or_else(|| "expected `ttft`, `tpot`, `itl` or `e2el`".into())
+    }
+}
+
 /// Types that are serialised as they are written on a command line.
 macro_rules! serialise_as_text {
     ($($kind:ty),+) => {$(
@@ -129,7 +166,7 @@ macro_rules! serialise_as_text {
     )+};
 }
 
-serialise_as_text!(Named, Workload, System, Arrivals, Lengths, DeviceChoice);
+serialise_as_text!(Named, Workload, LatencyMetric, System, Arrivals, Lengths, DeviceChoice);
 
 impl Serialize for NumPrompts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -4,7 +4,7 @@
 mod html;
 mod text;
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -84,9 +84,9 @@ pub struct TraceArgs {
     /// Whether the text is coloured; `auto`: on a terminal.
     #[arg(long, default_value = "auto")]
     color: Color,
-    /// Write a page with the coloured text to this file as well.
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    /// Write an HTML page with the coloured text to this file as well.
+    #[arg(long, short, alias = "html", value_name = "FILE")]
+    out: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -114,7 +114,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<ExitCode> {
         let last = traces.iter().map(|trace| trace.id).max().unwrap_or_default();
         return Err(usage(format!("`{}` has no request {}, it has up to {last}", path.display(), args.request)));
     };
-    if let Some(file) = &args.html {
+    if let Some(file) = &args.out {
         write_file(file, html::page(trace)?.as_bytes())?;
     }
     let mut out = std::io::stdout().lock();
@@ -122,7 +122,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<ExitCode> {
         TraceFormat::Json => writeln!(out, "{}", serde_json::to_string_pretty(trace)?)?,
         TraceFormat::Text => {
             let color = match args.color {
-                Color::Auto => out.is_terminal(),
+                Color::Auto => crate::terminal::colors(&out),
                 other => other == Color::Always,
             };
             out.write_all(text::render(trace, color).as_bytes())?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use tokenrouter_engine::heads::HeadKind;
+use tokenrouter_core::routing::HeadKind;
 
 use crate::error::usage;
 use crate::offline::Output;

@@ -126,7 +126,7 @@ pub(super) fn train(
 
 #[cfg(test)]
 mod tests {
-    use tokenrouter_engine::heads::HeadKind;
+    use tokenrouter_core::routing::HeadKind;
 
     use super::*;
     use crate::train::label::{Samples, Split};

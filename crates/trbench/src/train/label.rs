@@ -162,17 +162,14 @@ pub(super) fn label(
 mod tests {
     use std::sync::Arc;
 
-    use tokenrouter_core::routing::SignalNeeds;
-    use tokenrouter_core::step::Batch;
-    use tokenrouter_core::step::{ModelRunner, StepOutput};
+    use tokenrouter_core::step::{Batch, StepOutput};
     use tokenrouter_core::{Request, RequestId, SamplingParams};
     use tokenrouter_engine::config::{ModelConfig, WeightDtype};
     use tokenrouter_engine::model::ModelFiles;
-    use tokenrouter_engine::runner::{CandleRunner, RunnerOptions};
 
     use super::*;
     use crate::offline::{Generation, Use};
-    use tokenrouter_testing::tiny;
+    use tokenrouter_testing::{candle_oracle::CandleDecoder, tiny};
 
     fn files(seed: u64) -> ModelFiles {
         let dir = tempfile::tempdir().expect("a folder");
@@ -181,25 +178,13 @@ mod tests {
         ModelFiles::open(&ModelConfig { path: Some(dir.path().into()), ..ModelConfig::default() }).expect("a model")
     }
 
-    /// What follows `tokens`, by the other runner: token, hidden state, embedding.
+    /// What follows `tokens`, by the oracle: token, hidden state, embedding.
     fn oracle(files: &ModelFiles, tokens: &[u32]) -> StepOutput {
-        let needs = SignalNeeds { hidden: true, embedding: true, softmax: true, ..SignalNeeds::default() };
-        let options = RunnerOptions { needs, eos: files.eos.clone(), kv: (8, 16), ..RunnerOptions::default() };
-        let device = candle_core::Device::Cpu;
-        let decoder = tokenrouter_engine::model::Decoder::load(
-            &files.arch,
-            (&files.weights, &files.patches),
-            WeightDtype::F32,
-            &device,
-            options.kv,
-        );
-        let mut runner = CandleRunner::new(decoder.expect("loads"), &options, 1, None).expect("a runner");
+        let decoder = CandleDecoder::load(files, WeightDtype::F32, (8, 16)).expect("loads");
         let request = Request::new(tokens.to_vec(), SamplingParams::default(), 0);
         let mut batch = Batch::default();
         batch.push(RequestId(0), &Arc::new(request), (tokens, 0..tokens.len()), &[0, 1, 2, 3, 4, 5, 6, 7]);
-        let mut out = StepOutput::default();
-        runner.forward(&batch, &mut out).expect("a step");
-        out
+        decoder.step(&batch).expect("a step")
     }
 
     #[test]

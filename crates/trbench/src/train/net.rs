@@ -9,7 +9,8 @@ use std::sync::PoisonError;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_nn::{Init, Linear, Module, VarMap, ops};
 use tokenrouter_core::keyed::{Purpose, draw_unit};
-use tokenrouter_engine::heads::{HeadKind, HeadTensor};
+use tokenrouter_core::routing::HeadKind;
+use tokenrouter_engine::heads::HeadTensor;
 
 use super::scale::{Inputs, LayerValues, Scale, Scales};
 

@@ -117,6 +117,10 @@ pub(super) fn put_reason(out: &mut Vec<u8>, reason: &FinishReason) {
             out.byte(3);
             out.size(*to);
         }
+        FinishReason::Lost(model) => {
+            out.byte(5);
+            out.size(*model);
+        }
         FinishReason::Error(text) => {
             out.byte(4);
             let end = (0..=text.len().min(MAX_REASON)).rev().find(|end| text.is_char_boundary(*end));
@@ -132,6 +136,7 @@ pub(super) fn take_reason(bytes: &mut Take<'_>, bounds: &Bounds) -> Result<Finis
         2 => FinishReason::Cancelled,
         3 => FinishReason::Moved(bytes.size(bounds.models - 1, "a model")?),
         4 => FinishReason::Error(bytes.text(MAX_REASON, "an error")?),
-        other => return Err(bad("a reason", u64::from(other), "0 to 4")),
+        5 => FinishReason::Lost(bytes.size(bounds.models - 1, "a model")?),
+        other => return Err(bad("a reason", u64::from(other), "0 to 5")),
     })
 }

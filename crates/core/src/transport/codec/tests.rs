@@ -88,6 +88,7 @@ fn message() -> impl Strategy<Value = NodeMessage> {
         Just(FinishReason::Stop),
         Just(FinishReason::Length),
         Just(FinishReason::Cancelled),
+        (0usize..2).prop_map(FinishReason::Lost),
         "[a-zé]{0,30}".prop_map(FinishReason::Error),
     ];
     let body = prop_oneof![

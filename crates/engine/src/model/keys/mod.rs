@@ -168,14 +168,18 @@ mod tests {
                 Keys { rule: Rule::Only(&["[1*]"]), about: "layers", names: &["c"] },
             ],
         };
-        for good in [json!({"a": 7, "b": 1.0, "b_x": false}), json!({"b": {}, "c": [1, 1]}), json!({"b": null, "z": null})]
+        for good in
+            [json!({"a": 7, "b": 1.0, "b_x": false}), json!({"b": {}, "c": [1, 1]}), json!({"b": null, "z": null})]
         {
             assert_eq!(table.check_object(&good), Ok(None), "{good}");
         }
         let warning = table.check_object(&json!({"z": 1, "y": 0})).expect("only unknown").expect("a warning");
         assert_eq!(warning, "`y`, `z` of a.json unknown and not used");
         for (bad, wanted) in [
-            (json!({"b": 2}), "key `b` is `2`: scaling is not supported, allowed is `1` or `false` or `{}` or leaving it out"),
+            (
+                json!({"b": 2}),
+                "key `b` is `2`: scaling is not supported, allowed is `1` or `false` or `{}` or leaving it out",
+            ),
             (json!({"b_y": "1"}), "key `b_y` is `\"1\"`"),
             (json!({"c": [1, 0]}), "key `c` is `[1,0]`"),
             (json!({"b": "é".repeat(100)}), "..."),

@@ -17,7 +17,7 @@ use crate::config::WeightDtype;
 use crate::model::{Arch, Family, LinearPatch, LinearPatches, ModelError, Slot, StoredTensor, Weights};
 use crate::runner::native::block_kind;
 
-/// Whether a model can be cut for so many ranks.
+/// Whether a model can be divided among this many ranks.
 pub(super) fn check_ranks(arch: &Arch, ranks: usize) -> Result<(), String> {
     for (what, size) in [("heads", arch.heads), ("key/value heads", arch.kv_heads), ("feed-forward rows", arch.ffn)] {
         if ranks == 0 || !size.is_multiple_of(ranks) {

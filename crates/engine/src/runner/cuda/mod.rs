@@ -14,13 +14,14 @@ use tokenrouter_kernels::{Error, SignalSet};
 
 use super::native::kv_dtype;
 use super::sampler::{Candidates, Sampler};
-use super::{ModelRunner, RunnerError, RunnerOptions, Softmax, StepOutput, row_inputs};
+use super::{RunnerOptions, row_inputs};
 use crate::config::WeightDtype;
 use crate::heads::{Head, LoadedHead};
 use crate::model::{Arch, LinearPatches, ModelError, Weights};
 use ranks::Ranks;
 use tokenrouter_core::routing::SignalNeeds;
 use tokenrouter_core::step::{Batch, BatchRow};
+use tokenrouter_core::step::{ModelRunner, RunnerError, Softmax, StepOutput};
 
 /// The most that a runner has to work on in a step, and which steps it captures.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

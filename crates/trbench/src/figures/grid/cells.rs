@@ -17,7 +17,7 @@ use crate::terminal::note;
 
 /// A cell that may not have been measured.
 #[derive(Debug)]
-pub(in crate::figures) struct Cell {
+pub(in crate::figures) struct GridCell {
     /// The value on each axis.
     pub(in crate::figures) at: Vec<String>,
     /// Its settings, with paths relative to the current folder.
@@ -26,7 +26,7 @@ pub(in crate::figures) struct Cell {
     spec: RunSpec,
 }
 
-impl Cell {
+impl GridCell {
     fn new(settings: &Settings, at: Vec<String>, folder: &Path) -> anyhow::Result<Self> {
         let mut overrides = settings.run.clone();
         for (values, name) in settings.axes.values().zip(&at) {
@@ -58,7 +58,7 @@ fn short_digest(text: &str) -> String {
 }
 
 /// Every combination of the axes, checked. Paths are relative to the folder of the scenario.
-pub(in crate::figures) fn cells(settings: &Settings, folder: &Path) -> anyhow::Result<Vec<Cell>> {
+pub(in crate::figures) fn cells(settings: &Settings, folder: &Path) -> anyhow::Result<Vec<GridCell>> {
     let mut combinations: Vec<Vec<String>> = vec![Vec::new()];
     for values in settings.axes.values() {
         let with = |at: &Vec<String>| -> Vec<Vec<String>> {
@@ -66,7 +66,7 @@ pub(in crate::figures) fn cells(settings: &Settings, folder: &Path) -> anyhow::R
         };
         combinations = combinations.iter().flat_map(with).collect();
     }
-    combinations.into_iter().map(|at| Cell::new(settings, at, folder)).collect()
+    combinations.into_iter().map(|at| GridCell::new(settings, at, folder)).collect()
 }
 
 /// Adds the settings of an axis: they replace the ones before, except that lists grow. A map has the values of a setting
@@ -98,7 +98,7 @@ pub(super) fn measure(settings: &Settings, folder: &Path, out: &Path) -> anyhow:
 
 /// Runs a cell, unless it was run to its end before.
 pub(in crate::figures) fn measure_one(
-    mut cell: Cell,
+    mut cell: GridCell,
     calibrate: bool,
     out: &Path,
     calibrations: &mut HashMap<String, PathBuf>,
@@ -126,15 +126,16 @@ pub(in crate::figures) fn finished(dir: &Path) -> anyhow::Result<Option<Summary>
 }
 
 fn one(spec: &RunSpec, dir: &Path) -> anyhow::Result<Summary> {
-    let interrupted = dir.join("summary.json").is_file();
-    let destination = if interrupted { Destination::Resume(dir) } else { Destination::Folder(Some(dir)) };
+    let interrupted = dir.join("manifest.json").is_file();
+    let destination = if interrupted { Destination::Resume(dir) } else { Destination::Replace(Some(dir)) };
     let mut summaries = run::measure(spec, destination)?;
     match (summaries.pop(), summaries.is_empty()) {
         (Some(summary), true) if summary.failed == 0 => Ok(summary),
         (Some(summary), true) => {
             let first = summary.first_error.unwrap_or_default();
-            // Without a summary it is measured again next time.
+            // Without them it is measured again next time.
             std::fs::remove_file(dir.join("summary.json"))?;
+            std::fs::remove_file(dir.join("manifest.json"))?;
             anyhow::bail!("`{}`: {} requests failed, the first with: {first}", dir.display(), summary.failed)
         }
         _ => Err(usage(format!("`{}`: a cell is one system at one concurrency", dir.display()))),
@@ -146,13 +147,14 @@ fn calibration(spec: &RunSpec, out: &Path, known: &mut HashMap<String, PathBuf>)
     const SECONDS: f64 = 4.0;
     let document = spec.document()?;
     let concurrency = spec.concurrency[0];
-    let digest = short_digest(&format!("{concurrency} {}", document.text()));
+    let device = spec.device.map(|device| format!(" {device}")).unwrap_or_default();
+    let digest = short_digest(&format!("{concurrency} {}{device}", document.text()));
     if let Some(path) = known.get(&digest) {
         return Ok(path.clone());
     }
     let path = out.join("runs").join(format!("calibration-{digest}.json"));
     if !path.is_file() {
-        let calibration = predict::calibrate_document(&document, concurrency, SECONDS)?;
+        let calibration = predict::calibrate_document(&document, spec.device, concurrency, SECONDS)?;
         write_file(&path, &serde_json::to_vec_pretty(&calibration)?)?;
     }
     known.insert(digest, path.clone());
@@ -197,7 +199,7 @@ draw: {kind: bars, x: method, series: system, metrics: [output_throughput], base
         assert_eq!((cells[0].spec.seed, cells[2].spec.seed), (0, 3), "a value for each name on another axis");
         // Names are those of folders that may be there: they must not change.
         assert_eq!(cells[3].name(), "citer-delayed2-a9778859");
-        assert_eq!(cells.iter().map(Cell::name).collect::<std::collections::HashSet<_>>().len(), 4);
+        assert_eq!(cells.iter().map(GridCell::name).collect::<std::collections::HashSet<_>>().len(), 4);
     }
 
     #[derive(Debug, Parser)]

@@ -8,13 +8,13 @@ use tokenrouter_core::routing::{BatchView, Candidate, Head, Matrix, RequestState
 
 /// A policy that keeps the state of a request from one visit to the next.
 #[derive(Debug)]
-pub(crate) struct Survivors {
+pub(crate) struct DetachedStates {
     inner: Arc<dyn RoutingPolicy>,
     /// States of requests that are between two models.
     states: Mutex<HashMap<RequestId, RequestState>>,
 }
 
-impl Survivors {
+impl DetachedStates {
     pub(crate) fn new(inner: Arc<dyn RoutingPolicy>) -> Self {
         Self { inner, states: Mutex::default() }
     }
@@ -29,7 +29,7 @@ impl Survivors {
     }
 }
 
-impl RoutingPolicy for Survivors {
+impl RoutingPolicy for DetachedStates {
     fn needs(&self, model: ModelIndex) -> SignalNeeds {
         self.inner.needs(model)
     }

@@ -1,16 +1,18 @@
-//! The transformer over candle tensors, independent of batching to the last bit.
+//! The transformer over candle tensors: an oracle for the engine's own runners, independent of batching to the last bit.
 //!
 //! Rows are ragged: each brings 1..k new tokens at its own positions and reads its own KV blocks. Every float
 //! product is done one row at a time, because candle's floating-point product takes another path (and rounds
-//! differently) for one row than for several. Quantised products work by row anyway. The native runner is the fast one.
+//! differently) for one row than for several. Quantised products work by row anyway.
 
 use candle_core::quantized::QMatMul;
 use candle_core::{DType, Device, IndexOp, Module, Result, Tensor};
 
-use super::{Arch, Family, LinearPatch, LinearPatches, ModelError, Slot, StoredTensor, Weights};
-use crate::config::WeightDtype;
 use tokenrouter_core::kv::BlockId;
-use tokenrouter_core::step::{Batch, BatchRow};
+use tokenrouter_core::step::{Batch, BatchRow, Softmax, StepOutput};
+use tokenrouter_engine::config::WeightDtype;
+use tokenrouter_engine::model::{
+    Arch, Family, LinearPatch, LinearPatches, ModelError, ModelFiles, Slot, StoredTensor, Weights,
+};
 
 enum Linear {
     Quantized(QMatMul),
@@ -74,7 +76,7 @@ struct Layer {
 }
 
 /// A model on candle tensors, with its KV cache.
-pub struct Decoder {
+pub struct CandleDecoder {
     arch: Arch,
     device: Device,
     embedding: Tensor,
@@ -86,22 +88,21 @@ pub struct Decoder {
     block_size: usize,
 }
 
-impl std::fmt::Debug for Decoder {
+impl std::fmt::Debug for CandleDecoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Decoder").field("arch", &self.arch).finish_non_exhaustive()
+        f.debug_struct("CandleDecoder").field("arch", &self.arch).finish_non_exhaustive()
     }
 }
 
-impl Decoder {
-    /// Loads the weights and makes a cache of `blocks * block_size` positions.
+impl CandleDecoder {
+    /// Loads the weights and makes a cache of `blocks * block_size` positions, on the CPU.
     pub fn load(
-        arch: &Arch,
-        (weights, patches): (&Weights, &LinearPatches),
+        files: &ModelFiles,
         dtype: WeightDtype,
-        device: &Device,
         (blocks, block_size): (usize, usize),
     ) -> std::result::Result<Self, ModelError> {
-        let failed = |error| ModelError::tensor(weights.path(), error);
+        let (arch, weights, patches, device) = (&files.arch, &files.weights, &files.patches, &Device::Cpu);
+        let failed = |error: candle_core::Error| invalid(weights, &error);
         let loader = Loader { arch, weights, patches, dtype, device };
         let embedding = weights.get(Slot::Embedding, &[arch.vocab, arch.d_model])?;
         let head = match weights.find(Slot::Head)? {
@@ -260,21 +261,33 @@ impl Decoder {
         Ok(())
     }
 
-    /// Input embeddings of tokens, `[tokens, d_model]`.
-    pub fn embeddings(&self, tokens: &[u32]) -> Result<Vec<f32>> {
-        let ids = Tensor::new(tokens, &self.device)?;
-        self.embedding.index_select(&ids, 0)?.flatten_all()?.to_vec1()
+    /// One greedy step: tokens and every signal that needs no head. At least one row must sample.
+    pub fn step(&self, batch: &Batch) -> Result<StepOutput> {
+        let (hidden, logits) = self.forward(batch)?;
+        let mut output = StepOutput { hidden: hidden.flatten_all()?.to_vec1()?, ..StepOutput::default() };
+        for logits in logits.to_vec2::<f32>()? {
+            let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            // The first of equal logits wins, as in the engine.
+            output.tokens.push(logits.iter().position(|logit| *logit == max).unwrap_or_default() as u32);
+            let log_sum_exp =
+                f64::from(max) + logits.iter().map(|logit| f64::from(logit - max).exp()).sum::<f64>().ln();
+            let entropy: f64 = logits
+                .iter()
+                .map(|logit| {
+                    let log_p = f64::from(*logit) - log_sum_exp;
+                    -log_p.exp() * log_p
+                })
+                .sum();
+            output.softmax.push(Softmax { entropy: entropy as f32, log_sum_exp: log_sum_exp as f32 });
+        }
+        let ids = Tensor::new(output.tokens.as_slice(), &self.device)?;
+        output.embedding = self.embedding.index_select(&ids, 0)?.flatten_all()?.to_vec1()?;
+        Ok(output)
     }
+}
 
-    /// The device that computes.
-    pub fn device(&self) -> &Device {
-        &self.device
-    }
-
-    /// The architecture.
-    pub fn arch(&self) -> &Arch {
-        &self.arch
-    }
+fn invalid(weights: &Weights, error: &candle_core::Error) -> ModelError {
+    ModelError::Invalid { path: weights.path().to_owned(), message: error.to_string() }
 }
 
 struct Loader<'a> {
@@ -287,7 +300,7 @@ struct Loader<'a> {
 
 impl Loader<'_> {
     fn failed(&self, error: candle_core::Error) -> ModelError {
-        ModelError::tensor(self.weights.path(), error)
+        invalid(self.weights, &error)
     }
 
     fn vector(&self, slot: Slot, length: usize) -> std::result::Result<Tensor, ModelError> {

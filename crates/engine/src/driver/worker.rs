@@ -2,35 +2,35 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::{Inbound, Streams};
-use crate::meters::{Meters, StepKind};
 use crate::profile::{Activity, Recorder, Span};
-use crate::runner::{ModelRunner, StepOutput};
 use tokenrouter_core::request::{CommittedToken, ModelIndex, RequestId, StreamEvent};
-use tokenrouter_core::scheduler::{Action, Core, Event, ModelStats, Next, PeerBody};
-use tokenrouter_core::step::Batch;
+use tokenrouter_core::scheduler::{Action, Core, Event, Next, Snapshot};
+use tokenrouter_core::step::{ModelRunner, StepOutput};
 
-/// Shared between the engine and the driver of a station.
-#[derive(Debug)]
+/// What the driver of a model publishes.
+#[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// A copy of the core's counters, refreshed after every step.
-    pub(crate) stats: Mutex<ModelStats>,
-    /// KV blocks held.
-    pub(crate) held_blocks: std::sync::atomic::AtomicUsize,
+    snapshot: Mutex<Snapshot>,
     /// What it did when, if that is wanted.
     pub(crate) recorder: Option<Recorder>,
-    /// Numbers for whoever watches.
-    pub(crate) meters: Arc<Meters>,
 }
 
 impl Shared {
-    /// For one of `models`.
-    pub(crate) fn new(models: usize, recorder: Option<Recorder>) -> Self {
-        let (stats, held_blocks) = Default::default();
-        Self { stats, held_blocks, recorder, meters: Arc::new(Meters::new(models)) }
+    pub(crate) fn new(recorder: Option<Recorder>) -> Self {
+        Self { recorder, ..Self::default() }
+    }
+
+    /// The state as of the last event or step.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Snapshot> {
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum Clients {
 }
 
 /// A scheduler core, its runner, and the clock.
-pub(crate) struct Station {
+pub(crate) struct ModelWorker {
     model: ModelIndex,
     core: Core,
     runner: Box<dyn ModelRunner>,
@@ -56,12 +56,14 @@ pub(crate) struct Station {
     epoch: Instant,
     /// Time up to which activities are noted.
     since: Duration,
+    /// Whether the published snapshot is behind.
+    stale: bool,
     output: StepOutput,
     actions: Vec<Action>,
 }
 
-impl Station {
-    /// An idle station of `model`, one of `models`.
+impl ModelWorker {
+    /// An idle worker of `model`, one of `models`.
     pub(crate) fn new(
         (model, models): (ModelIndex, usize),
         core: Core,
@@ -78,6 +80,7 @@ impl Station {
             outbox: (0..models).map(|_| VecDeque::new()).collect(),
             epoch,
             since: Duration::ZERO,
+            stale: false,
             output: StepOutput::default(),
             actions: Vec::new(),
         }
@@ -94,9 +97,6 @@ impl Station {
     }
 
     pub(super) fn handle(&mut self, event: Event) {
-        if matches!(event, Event::Thresholds(_)) {
-            self.shared.meters.threshold_changes.add(1);
-        }
         self.core.handle(self.now(), event, &mut self.actions);
         self.carry_out();
         self.publish();
@@ -124,8 +124,7 @@ impl Station {
     pub(super) fn step(&mut self) -> usize {
         self.note(Activity::Scheduling);
         let start = self.since;
-        self.shared.meters.set_occupancy(self.core.occupancy());
-        let kind = step_kind(self.core.batch());
+        self.publish();
         // A panic in a forward pass must end its requests with an error, not hang their clients.
         let result = catch_unwind(AssertUnwindSafe(|| self.runner.forward(self.core.batch(), &mut self.output)));
         let now = self.now();
@@ -139,21 +138,11 @@ impl Station {
             recorder.push(Span { activity: Activity::Sampling, start: start + forward, took: sampling, rows, tokens });
         }
         match result {
-            Ok(Ok(())) => {
-                self.shared.meters.generated.add(self.output.tokens.len() as u64);
-                match self.output.graph {
-                    Some(true) => self.shared.meters.graph_hits.add(1),
-                    Some(false) => self.shared.meters.graph_misses.add(1),
-                    None => {}
-                }
-                self.core.step_done(now, took, &self.output, &mut self.actions);
-            }
+            Ok(Ok(())) => self.core.step_done(now, took, &self.output, &mut self.actions),
             Ok(Err(error)) => self.core.step_failed(now, &error.to_string(), &mut self.actions),
             Err(_) => self.core.step_failed(now, "the forward pass panicked", &mut self.actions),
         }
         self.since = now;
-        self.shared.meters.batch_size.observe(rows as f64);
-        self.shared.meters.step_seconds[kind as usize].observe_time(took);
         self.carry_out();
         self.publish();
         rows
@@ -163,13 +152,7 @@ impl Station {
         let mut actions = std::mem::take(&mut self.actions);
         for action in actions.drain(..) {
             match action {
-                Action::Send(to, message) => {
-                    if let PeerBody::Handoff(handoff) = &message.body {
-                        self.shared.meters.handoffs[to].add(1);
-                        self.shared.meters.handoff_tokens[to].add(handoff.delta.len() as u64);
-                    }
-                    self.outbox[to].push_back(Inbound::Event(Event::Peer(message)));
-                }
+                Action::Send(to, message) => self.outbox[to].push_back(Inbound::Event(Event::Peer(message))),
                 Action::Admit(id) => {
                     if let Clients::Here(streams) = &self.clients {
                         streams.admit(id);
@@ -177,7 +160,6 @@ impl Station {
                 }
                 Action::Step(id, record) => self.emit(id, StreamEvent::Step(record)),
                 Action::Emit(id, token) => {
-                    self.shared.meters.committed.add(1);
                     if let Some(at) = self.output.logprobs.iter().position(|(of, _)| *of == id) {
                         let (_, logprobs) = self.output.logprobs.swap_remove(at);
                         self.emit(id, StreamEvent::Logprobs(logprobs));
@@ -198,37 +180,25 @@ impl Station {
         }
     }
 
-    fn publish(&self) {
-        self.publish_meters();
-        use std::sync::atomic::Ordering::Relaxed;
-        self.shared.held_blocks.store(self.core.kv().held_blocks(), Relaxed);
-        // Whoever reads the counters right now gets the previous ones; the step never waits.
-        if let Ok(mut stats) = self.shared.stats.try_lock() {
-            stats.clone_from(self.core.stats());
+    /// Whoever reads right now gets the previous state: a step never waits for a reader.
+    fn publish(&mut self) {
+        self.stale = match self.shared.snapshot.try_lock() {
+            Ok(mut snapshot) => {
+                self.core.publish(&mut snapshot);
+                false
+            }
+            Err(TryLockError::Poisoned(poisoned)) => {
+                self.core.publish(&mut poisoned.into_inner());
+                false
+            }
+            Err(TryLockError::WouldBlock) => true,
+        };
+    }
+
+    /// Publishes what a reader has held up. Before a wait, of which nobody knows how long it is.
+    pub(super) fn settle(&mut self) {
+        if std::mem::take(&mut self.stale) {
+            self.core.publish(&mut self.shared.lock());
         }
-    }
-
-    fn publish_meters(&self) {
-        let (meters, stats, kv) = (&self.shared.meters, self.core.stats(), self.core.kv());
-        meters.set_occupancy(self.core.occupancy());
-        meters.threshold.set(self.core.threshold() as u64);
-        meters.kv_used.set(kv.held_blocks() as u64);
-        meters.kv_cached.set(kv.cached_blocks() as u64);
-        meters.kv_total.set(kv.capacity() as u64);
-        meters.launches_full.set(stats.launches_full);
-        meters.launches_timeout.set(stats.launches_timeout);
-        meters.prefix_lookups.set(stats.prefix_tokens);
-        meters.prefix_hits.set(stats.prefix_hits);
-        meters.rows.set(stats.rows);
-        meters.buffer_wait_nanos.set(stats.buffer_wait.as_nanos() as u64);
-    }
-}
-
-fn step_kind(batch: &Batch) -> StepKind {
-    let rows = batch.rows();
-    match () {
-        () if rows.iter().any(|row| row.start < row.request.prompt.len()) => StepKind::Prefill,
-        () if rows.iter().any(|row| batch.tokens(row).len() > 1) => StepKind::Extend,
-        () => StepKind::Decode,
     }
 }

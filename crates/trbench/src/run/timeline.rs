@@ -1,4 +1,4 @@
-//! A profile as a Chrome trace (`chrome://tracing`, Perfetto): one row per subserver.
+//! The timeline of a run as a Chrome trace (`chrome://tracing`, Perfetto): one row per subserver.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use tokenrouter_engine::profile::{Activity, Span};
 
 use crate::files::write_file;
 
-/// Writes `profile.json`.
+/// Writes `timeline.json`.
 pub(super) fn write(dir: &Path, engine: &Engine) -> anyhow::Result<()> {
     let mut events = Vec::new();
     for (model, (name, spans)) in engine.model_names().iter().zip(engine.profile()).enumerate() {
@@ -17,7 +17,7 @@ pub(super) fn write(dir: &Path, engine: &Engine) -> anyhow::Result<()> {
         }));
         events.extend(spans.iter().map(|span| event(model, span)));
     }
-    write_file(&dir.join("profile.json"), &serde_json::to_vec(&json!({"traceEvents": events}))?)
+    write_file(&dir.join("timeline.json"), &serde_json::to_vec(&json!({"traceEvents": events}))?)
 }
 
 fn event(model: usize, span: &Span) -> Value {

@@ -9,7 +9,19 @@ use rustls::crypto::ring::{default_provider, sign::any_eddsa_type};
 use rustls::pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer, alg_id};
 use rustls::sign::{SigningKey, public_key_to_spki};
 
-use super::NodeError;
+/// A key file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("key file {path}: {why}")]
+pub struct KeyError {
+    path: String,
+    why: String,
+}
+
+impl KeyError {
+    pub(crate) fn new(path: &Path, why: impl Into<String>) -> Self {
+        Self { path: path.display().to_string(), why: why.into() }
+    }
+}
 
 const HEADER: &str = "# Private key of a TokenRouter node. Keep it to that node.\n";
 
@@ -27,7 +39,7 @@ impl PublicKey {
     }
 
     /// As a SubjectPublicKeyInfo (RFC 8410).
-    pub(super) fn to_der(self) -> SubjectPublicKeyInfoDer<'static> {
+    pub(crate) fn to_der(self) -> SubjectPublicKeyInfoDer<'static> {
         public_key_to_spki(&alg_id::ED25519, self.0)
     }
 }
@@ -72,44 +84,44 @@ impl PrivateKey {
         self.public
     }
 
-    pub(super) fn signing(&self) -> Arc<dyn SigningKey> {
+    pub(crate) fn signing(&self) -> Arc<dyn SigningKey> {
         Arc::clone(&self.signing)
     }
 
     /// Makes a key and writes it to a new file that only the user of this process can read.
-    pub fn generate(path: &Path) -> Result<Self, NodeError> {
+    pub fn generate(path: &Path) -> Result<Self, KeyError> {
         let mut seed = [0; 32];
         let provider = default_provider();
-        provider.secure_random.fill(&mut seed).map_err(|_| NodeError::key(path, "the system gives no randomness"))?;
-        let key = Self::from_seed(&seed).map_err(|error| NodeError::key(path, error))?;
+        provider.secure_random.fill(&mut seed).map_err(|_| KeyError::new(path, "the system gives no randomness"))?;
+        let key = Self::from_seed(&seed).map_err(|error| KeyError::new(path, error))?;
         let mut options = std::fs::OpenOptions::new();
         options.write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let mut file = options.open(path).map_err(|error| NodeError::key(path, error.to_string()))?;
+        let mut file = options.open(path).map_err(|error| KeyError::new(path, error.to_string()))?;
         let text = format!("{HEADER}{}\n", hex::encode(seed));
-        file.write_all(text.as_bytes()).map_err(|error| NodeError::key(path, error.to_string()))?;
+        file.write_all(text.as_bytes()).map_err(|error| KeyError::new(path, error.to_string()))?;
         Ok(key)
     }
 
     /// Reads a key; one that others may read is refused.
-    pub fn load(path: &Path) -> Result<Self, NodeError> {
+    pub fn load(path: &Path) -> Result<Self, KeyError> {
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt as _;
-            let metadata = std::fs::metadata(path).map_err(|error| NodeError::key(path, error.to_string()))?;
+            let metadata = std::fs::metadata(path).map_err(|error| KeyError::new(path, error.to_string()))?;
             let mode = metadata.permissions().mode() & 0o777;
             if mode & 0o077 != 0 {
                 let why =
                     format!("others may use it (mode {mode:03o}), allowed is 600: `chmod 600 {}`", path.display());
-                return Err(NodeError::key(path, why));
+                return Err(KeyError::new(path, why));
             }
         }
-        let text = std::fs::read_to_string(path).map_err(|error| NodeError::key(path, error.to_string()))?;
+        let text = std::fs::read_to_string(path).map_err(|error| KeyError::new(path, error.to_string()))?;
         let line = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
         let seed = line.and_then(from_hex);
-        let seed = seed.ok_or_else(|| NodeError::key(path, "it must have one line of 64 hexadecimal digits"))?;
-        Self::from_seed(&seed).map_err(|error| NodeError::key(path, error))
+        let seed = seed.ok_or_else(|| KeyError::new(path, "it must have one line of 64 hexadecimal digits"))?;
+        Self::from_seed(&seed).map_err(|error| KeyError::new(path, error))
     }
 }
 
