@@ -180,7 +180,8 @@ mod tests {
 
     #[test]
     fn yarn_makes_contexts_longer_and_cosines_larger() {
-        let rope = json!({"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 256});
+        let rope =
+            json!({"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 256});
         let arch = read(json!({"rope_parameters": rope})).expect("valid").arch;
         assert_eq!(arch.context, 1024);
         let scale = 0.1 * 4f32.ln() + 1.0;

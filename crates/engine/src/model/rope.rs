@@ -294,7 +294,6 @@ pub(super) fn from_gguf(metadata: &GgufMetadata<'_>, name: &str, context: usize)
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
 
     use super::*;
     use serde_json::{Value, json};

@@ -25,7 +25,8 @@ fn texts<'a>(values: impl IntoIterator<Item = &'a str>) -> Value {
 
 /// Tokens of a byte-level vocabulary that has `abc`, to which no merges lead.
 fn metadata() -> Metadata {
-    let mut tokens: Vec<String> = ["a", "b", "c", "ab", "abc", "<|begin|>", "<|end|>", "<|turn|>", "<|tool|>"].map(Into::into).into();
+    let mut tokens: Vec<String> =
+        ["a", "b", "c", "ab", "abc", "<|begin|>", "<|end|>", "<|turn|>", "<|tool|>"].map(Into::into).into();
     tokens.extend((tokens.len()..tiny::VOCAB).map(|id| format!("x{id}")));
     let mut values: Metadata = [
         ("llama.context_length", 256),
@@ -52,10 +53,18 @@ fn metadata() -> Metadata {
 
 fn tensors() -> Tensors {
     let names = [
-        ("model.embed_tokens", "token_embd"), ("model.norm", "output_norm"), ("lm_head", "output"),
-        ("model.layers.", "blk."), ("input_layernorm", "attn_norm"), ("self_attn.q_proj", "attn_q"),
-        ("self_attn.k_proj", "attn_k"), ("self_attn.v_proj", "attn_v"), ("self_attn.o_proj", "attn_output"),
-        ("post_attention_layernorm", "ffn_norm"), ("mlp.gate_proj", "ffn_gate"), ("mlp.up_proj", "ffn_up"),
+        ("model.embed_tokens", "token_embd"),
+        ("model.norm", "output_norm"),
+        ("lm_head", "output"),
+        ("model.layers.", "blk."),
+        ("input_layernorm", "attn_norm"),
+        ("self_attn.q_proj", "attn_q"),
+        ("self_attn.k_proj", "attn_k"),
+        ("self_attn.v_proj", "attn_v"),
+        ("self_attn.o_proj", "attn_output"),
+        ("post_attention_layernorm", "ffn_norm"),
+        ("mlp.gate_proj", "ffn_gate"),
+        ("mlp.up_proj", "ffn_up"),
         ("mlp.down_proj", "ffn_down"),
     ];
     let rename = |name: String| names.iter().fold(name, |name, (from, to)| name.replace(from, to));
@@ -160,7 +169,11 @@ fn metadata_that_are_not_computed_are_refused_by_name() {
         ("llama.logit_scale", Value::F32(0.5), "key `llama.logit_scale` is `0.5`"),
         ("llama.attention.causal", Value::Bool(false), "key `llama.attention.causal` is `false`"),
         ("llama.rope.scaling.type", text("longrope"), "`llama.rope.scaling.type` is `longrope`, supported are"),
-        ("llama.rope.dimension_count", Value::U32(8), "`llama.rope.dimension_count` is 8, allowed is the head's length 16"),
+        (
+            "llama.rope.dimension_count",
+            Value::U32(8),
+            "`llama.rope.dimension_count` is 8, allowed is the head's length 16",
+        ),
         ("llama.attention.head_count_kv", text("2"), "`llama.attention.head_count_kv` has an unexpected type"),
         ("tokenizer.ggml.add_eos_token", Value::Bool(true), "key `tokenizer.ggml.add_eos_token` is `true`"),
         ("tokenizer.ggml.add_space_prefix", Value::Bool(true), "key `tokenizer.ggml.add_space_prefix` is `true`"),
@@ -173,7 +186,10 @@ fn metadata_that_are_not_computed_are_refused_by_name() {
     let warnings = with(&[("llama.new_scale", Some(Value::F32(2.0)))], &tensors()).expect("opens").warnings;
     assert_eq!(warnings, ["`llama.new_scale` of GGUF metadata unknown and not used"]);
     let mut more = tensors();
-    more.insert("rope_factors_long.weight".into(), Tensor::ones(8, candle_core::DType::F32, &Device::Cpu).expect("a tensor"));
+    more.insert(
+        "rope_factors_long.weight".into(),
+        Tensor::ones(8, candle_core::DType::F32, &Device::Cpu).expect("a tensor"),
+    );
     let message = with(&[], &more).expect_err("another kind of scaling");
     assert!(message.contains("tensor `rope_factors_long.weight` is not part of the model"), "{message}");
 }
@@ -195,7 +211,8 @@ fn rope_scaling_is_read_in_all_its_forms() {
     // As a folder says it.
     let dir = tempfile::tempdir().expect("a folder");
     let mut config = tiny::config("llama");
-    config["rope_scaling"] = serde_json::json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128});
+    config["rope_scaling"] =
+        serde_json::json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128});
     tiny::write(dir.path(), &config, &tiny::tensors(&config, 4));
     assert_eq!(files.arch.rope_scaling, open(dir.path()).expect("a folder").arch.rope_scaling);
 
@@ -233,7 +250,10 @@ fn all_end_tokens_end_an_answer() {
     let eom = ("tokenizer.ggml.eom_token_id", Some(Value::U32(8)));
     assert_eq!(eos(&[eot.clone(), eom]), Ok(vec![6, 7, 8]));
     assert_eq!(eos(&[eot, ("tokenizer.ggml.eos_token_id", None)]), Ok(vec![7]));
-    assert!(eos(&[("tokenizer.ggml.eos_token_id", None)]).is_err_and(|message| message.contains("eos_token_id` is missing")));
+    assert!(
+        eos(&[("tokenizer.ggml.eos_token_id", None)])
+            .is_err_and(|message| message.contains("eos_token_id` is missing"))
+    );
 }
 
 #[test]

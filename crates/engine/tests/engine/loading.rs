@@ -130,7 +130,8 @@ fn weights_of_8_bits_are_refused_by_their_type_or_their_scales() {
         })
         .collect();
     let views = bytes.iter().map(|(other, shape, bytes)| {
-        let (dtype, bytes) = if other == name { (Dtype::F8_E4M3, &bytes[..bytes.len() / 4]) } else { (Dtype::F32, &bytes[..]) };
+        let (dtype, bytes) =
+            if other == name { (Dtype::F8_E4M3, &bytes[..bytes.len() / 4]) } else { (Dtype::F32, &bytes[..]) };
         (other.clone(), TensorView::new(dtype, shape.clone(), bytes).expect("a tensor"))
     });
     let file = safetensors::serialize(views, None).expect("serialises");
@@ -206,7 +207,8 @@ fn the_index_decides_which_files_are_read() {
     let index = json!({"metadata": {}, "weight_map": map});
     write(&dir, "model.safetensors.index.json", &index);
     // Beside them another head, which comes last in the order of names.
-    let stray = HashMap::from([("lm_head.weight".to_owned(), tensors["lm_head.weight"].affine(2.0, 0.0).expect("a tensor"))]);
+    let stray =
+        HashMap::from([("lm_head.weight".to_owned(), tensors["lm_head.weight"].affine(2.0, 0.0).expect("a tensor"))]);
     save(&dir, "z.safetensors", &stray);
     let files = open(dir.path()).expect("complete");
     assert_eq!(values(&files, Slot::Head), flat(&tensors["lm_head.weight"]));
@@ -244,7 +246,8 @@ fn weights_that_are_not_finite_are_named() {
         let (dir, mut tensors) = folder("llama", json!({}));
         let mut values = flat(&tensors[name]);
         values[5] = bad;
-        let tensor = Tensor::from_vec(values, tensors[name].dims(), &Device::Cpu).and_then(|tensor| tensor.to_dtype(dtype));
+        let tensor =
+            Tensor::from_vec(values, tensors[name].dims(), &Device::Cpu).and_then(|tensor| tensor.to_dtype(dtype));
         tensors.insert(name.to_owned(), tensor.expect("a tensor"));
         save(&dir, "model.safetensors", &tensors);
         let files = open(dir.path()).expect("opens");
