@@ -21,10 +21,13 @@ use trbench::dataset::{self, Kind, Source};
 pub(crate) type Body = fn(dir: &Path, data: &[u8]);
 
 /// All targets, by the names of their corpora.
-pub(crate) const TARGETS: [(&str, Body); 12] = [
+pub(crate) const TARGETS: [(&str, Body); 15] = [
     ("config", config),
     ("gguf", gguf),
     ("safetensors", safetensors),
+    ("safetensors_index", safetensors_index),
+    ("model_config", model_config),
+    ("tokenizer_config", tokenizer_config),
     ("head", head),
     ("tokenizer", tokenizer),
     ("chat_template", chat_template),
@@ -65,7 +68,7 @@ fn gguf(dir: &Path, data: &[u8]) {
 
 const ARCH: &str = r#"{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1,
     "num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 3, "max_position_embeddings": 16,
-    "rms_norm_eps": 1e-5, "eos_token_id": 2}"#;
+    "rms_norm_eps": 1e-5, "eos_token_id": 2, "tie_word_embeddings": true}"#;
 const TOKENIZER: &str = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
     "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
     "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "c": 2}, "unk_token": "a"}}"#;
@@ -76,6 +79,30 @@ fn safetensors(dir: &Path, data: &[u8]) {
     write("tokenizer.json", TOKENIZER.as_bytes());
     write("model.safetensors", data);
     open(dir);
+}
+
+/// A folder whose files are good, but for those that `replaced` names.
+fn folder(dir: &Path, replaced: &[(&str, &[u8])]) {
+    // No tensors: opening reads their names only.
+    let empty: &[u8] = b"\x02\0\0\0\0\0\0\0{}";
+    let usual = [("config.json", ARCH.as_bytes()), ("tokenizer.json", TOKENIZER.as_bytes()), ("a.safetensors", empty)];
+    for (name, data) in usual.iter().chain(replaced) {
+        std::fs::write(dir.join(name), data).expect("a writable folder");
+    }
+    open(dir);
+}
+
+fn safetensors_index(dir: &Path, data: &[u8]) {
+    folder(dir, &[("model.safetensors.index.json", data)]);
+}
+
+/// Both files of keys: most keys mean something in one of them.
+fn model_config(dir: &Path, data: &[u8]) {
+    folder(dir, &[("config.json", data), ("generation_config.json", data)]);
+}
+
+fn tokenizer_config(dir: &Path, data: &[u8]) {
+    folder(dir, &[("tokenizer_config.json", data)]);
 }
 
 fn head(_: &Path, data: &[u8]) {

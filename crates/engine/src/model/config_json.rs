@@ -179,6 +179,20 @@ mod tests {
     }
 
     #[test]
+    fn yarn_makes_contexts_longer_and_cosines_larger() {
+        let rope =
+            json!({"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 256});
+        let arch = read(json!({"rope_parameters": rope})).expect("valid").arch;
+        assert_eq!(arch.context, 1024);
+        let scale = 0.1 * 4f32.ln() + 1.0;
+        let (cos, sin) = arch.rope_tables(2);
+        let half = arch.head_dim / 2;
+        assert_eq!((cos[0], sin[0]), (scale, 0.0));
+        // The highest frequency is 1 with and without YaRN.
+        assert_eq!((cos[half], sin[half]), (1f32.cos() * scale, 1f32.sin() * scale));
+    }
+
+    #[test]
     fn defaults_are_those_of_transformers() {
         let config = read(json!({})).expect("valid");
         assert_eq!(

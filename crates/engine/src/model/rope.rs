@@ -294,10 +294,9 @@ pub(super) fn from_gguf(metadata: &GgufMetadata<'_>, name: &str, context: usize)
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
 
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn read(config: &Value) -> Result<(f32, RopeScaling), String> {
         from_json(&Object::root(config))

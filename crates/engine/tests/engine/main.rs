@@ -4,6 +4,8 @@ mod adaptation;
 mod config;
 mod demo;
 mod demo_engine;
+mod gguf;
 mod heads;
+mod loading;
 mod models;
 mod systems;

@@ -99,9 +99,13 @@ impl Model {
 
 /// The tensors, and the models that both implementations make of them, the native one on one thread and on two.
 fn load(config: &Value, seed: u64) -> (Vec<Model>, std::collections::HashMap<String, Tensor>) {
-    let dir = tempfile::tempdir().expect("a folder");
     let tensors = tiny::tensors(config, seed);
-    tiny::write(dir.path(), config, &tensors);
+    (load_tensors(config, &tensors), tensors)
+}
+
+fn load_tensors(config: &Value, tensors: &std::collections::HashMap<String, Tensor>) -> Vec<Model> {
+    let dir = tempfile::tempdir().expect("a folder");
+    tiny::write(dir.path(), config, tensors);
     let settings = ModelConfig { path: Some(dir.path().to_owned()), ..ModelConfig::default() };
     let files = ModelFiles::open(&settings).expect("a valid model");
     let size = (BLOCKS, BLOCK);
@@ -117,7 +121,7 @@ fn load(config: &Value, seed: u64) -> (Vec<Model>, std::collections::HashMap<Str
     let mut models = vec![Model::Candle(Box::new(decoder)), native(1), native(2)];
     #[cfg(feature = "cuda-emulation")]
     models.extend([cuda(&files, 1), cuda(&files, 2)]);
-    (models, tensors)
+    models
 }
 
 /// On one emulated device, with graphs, or on as many as there are ranks, which have none.
@@ -154,6 +158,24 @@ fn logits_equal_the_oracle_for_all_families_and_rope_scaling() {
                 worst = got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(worst, f32::max);
             }
             assert!(worst < 2e-5, "{family}: largest difference {worst}");
+        }
+    }
+}
+
+/// A Llama model with biases on queries, keys and values is a Qwen2 model by another name.
+#[test]
+fn biases_of_a_llama_are_read() {
+    let mut config = tiny::config("llama");
+    config["attention_bias"] = json!(true);
+    let tensors = tiny::tensors(&tiny::config("qwen2"), 5);
+    let want = oracle("qwen2", &tiny::config("qwen2"), &tensors);
+    for mut model in load_tensors(&config, &tensors) {
+        for (i, want) in want.iter().enumerate() {
+            let mut batch = Batch::default();
+            batch.push(RequestId(0), &request(), (&tokens(0)[..=i], i..i + 1), &[7, 2, 11]);
+            let got = &model.step(&batch)[0];
+            let worst = got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(worst < 2e-5, "position {i}: largest difference {worst}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Keys, Rule, Table};
 
+#[rustfmt::skip]
 pub(in crate::model) const GGUF: Table = Table {
     file: "GGUF metadata",
     keys: &[
@@ -14,33 +15,26 @@ pub(in crate::model) const GGUF: Table = Table {
             rule: Rule::Read,
             about: "sizes",
             names: &[
-                "{arch}.context_length",
-                "{arch}.embedding_length",
-                "{arch}.block_count",
-                "{arch}.feed_forward_length",
-                "{arch}.attention.head_count",
-                "{arch}.attention.head_count_kv",
-                "{arch}.attention.key_length",
-                "{arch}.attention.value_length",
-                "{arch}.rope.dimension_count",
-                "{arch}.vocab_size",
-                "general.alignment",
+                "{arch}.context_length", "{arch}.embedding_length", "{arch}.block_count",
+                "{arch}.feed_forward_length", "{arch}.attention.head_count", "{arch}.attention.head_count_kv",
+                "{arch}.attention.key_length", "{arch}.attention.value_length", "{arch}.rope.dimension_count",
+                "{arch}.vocab_size", "general.alignment",
             ],
         },
-        Keys { rule: Rule::Read, about: "epsilon of the norms", names: &["{arch}.attention.layer_norm_rms_epsilon"] },
         Keys {
             rule: Rule::Read,
-            about: "rotary frequencies: types `none`, `linear` and `yarn`, and the tensor `rope_freqs.weight`; others are refused",
+            about: "epsilon of the norms",
+            names: &["{arch}.attention.layer_norm_rms_epsilon"],
+        },
+        Keys {
+            rule: Rule::Read,
+            about: "rotary frequencies: types `none`, `linear` and `yarn`, and the tensor `rope_freqs.weight`; \
+                others are refused",
             names: &[
-                "{arch}.rope.freq_base",
-                "{arch}.rope.scaling.type",
-                "{arch}.rope.scaling.factor",
-                "{arch}.rope.scale_linear",
-                "{arch}.rope.scaling.original_context_length",
-                "{arch}.rope.scaling.attn_factor",
-                "{arch}.rope.scaling.yarn_attn_factor",
-                "{arch}.rope.scaling.yarn_beta_fast",
-                "{arch}.rope.scaling.yarn_beta_slow",
+                "{arch}.rope.freq_base", "{arch}.rope.scaling.type", "{arch}.rope.scaling.factor",
+                "{arch}.rope.scale_linear", "{arch}.rope.scaling.original_context_length",
+                "{arch}.rope.scaling.attn_factor", "{arch}.rope.scaling.yarn_attn_factor",
+                "{arch}.rope.scaling.yarn_beta_fast", "{arch}.rope.scaling.yarn_beta_slow",
             ],
         },
         Keys {
@@ -63,14 +57,16 @@ pub(in crate::model) const GGUF: Table = Table {
             about: "a window of attention shortens the context to the window, with a warning",
             names: &["{arch}.attention.sliding_window"],
         },
-        Keys { rule: Rule::Only(&["0", "1"]), about: "a mixture of experts", names: &["{arch}.expert_count"] },
+        Keys {
+            rule: Rule::Only(&["0", "1"]),
+            about: "a mixture of experts",
+            names: &["{arch}.expert_count"],
+        },
         Keys {
             rule: Rule::Only(&["0"]),
             about: "a mixture of experts",
             names: &[
-                "{arch}.expert_used_count",
-                "{arch}.expert_shared_count",
-                "{arch}.expert_feed_forward_length",
+                "{arch}.expert_used_count", "{arch}.expert_shared_count", "{arch}.expert_feed_forward_length",
                 "{arch}.expert_shared_feed_forward_length",
             ],
         },
@@ -83,14 +79,15 @@ pub(in crate::model) const GGUF: Table = Table {
             rule: Rule::Only(&["0"]),
             about: "another scale of attention, capping, or clipping",
             names: &[
-                "{arch}.attention.scale",
-                "{arch}.attn_logit_softcapping",
-                "{arch}.final_logit_softcapping",
-                "{arch}.attention.clamp_kqv",
-                "{arch}.attention.max_alibi_bias",
+                "{arch}.attention.scale", "{arch}.attn_logit_softcapping", "{arch}.final_logit_softcapping",
+                "{arch}.attention.clamp_kqv", "{arch}.attention.max_alibi_bias",
             ],
         },
-        Keys { rule: Rule::Only(&["true"]), about: "attention to later tokens", names: &["{arch}.attention.causal"] },
+        Keys {
+            rule: Rule::Only(&["true"]),
+            about: "attention to later tokens",
+            names: &["{arch}.attention.causal"],
+        },
         Keys {
             rule: Rule::Only(&["false"]),
             about: "another structure of layers",
@@ -100,11 +97,8 @@ pub(in crate::model) const GGUF: Table = Table {
             rule: Rule::Only(&["0"]),
             about: "layers of another kind",
             names: &[
-                "{arch}.nextn_predict_layers",
-                "{arch}.attention.kv_lora_rank",
-                "{arch}.attention.q_lora_rank",
-                "{arch}.pooling_type",
-                "{arch}.attention.shared_kv_layers",
+                "{arch}.nextn_predict_layers", "{arch}.attention.kv_lora_rank", "{arch}.attention.q_lora_rank",
+                "{arch}.pooling_type", "{arch}.attention.shared_kv_layers",
             ],
         },
         Keys {
@@ -114,12 +108,10 @@ pub(in crate::model) const GGUF: Table = Table {
         },
         Keys {
             rule: Rule::Read,
-            about: "the tokenizer: `gpt2`, with the pre-tokenizers `smollm`, `gpt-2`, `default`, `llama-bpe` and `qwen2`",
+            about: "the tokenizer: `gpt2`, with the pre-tokenizers `smollm`, `gpt-2`, `default`, `llama-bpe` and \
+                `qwen2`",
             names: &[
-                "tokenizer.ggml.model",
-                "tokenizer.ggml.pre",
-                "tokenizer.ggml.tokens",
-                "tokenizer.ggml.merges",
+                "tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.tokens", "tokenizer.ggml.merges",
                 "tokenizer.ggml.token_type",
             ],
         },
@@ -127,20 +119,15 @@ pub(in crate::model) const GGUF: Table = Table {
             rule: Rule::Read,
             about: "the first token of prompts, and tokens that end an answer",
             names: &[
-                "tokenizer.ggml.add_bos_token",
-                "tokenizer.ggml.bos_token_id",
-                "tokenizer.ggml.eos_token_id",
-                "tokenizer.ggml.eot_token_id",
-                "tokenizer.ggml.eom_token_id",
+                "tokenizer.ggml.add_bos_token", "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
+                "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id",
             ],
         },
         Keys {
             rule: Rule::Only(&["false"]),
             about: "a change of prompts that this tokenizer does not make",
             names: &[
-                "tokenizer.ggml.add_eos_token",
-                "tokenizer.ggml.add_sep_token",
-                "tokenizer.ggml.add_space_prefix",
+                "tokenizer.ggml.add_eos_token", "tokenizer.ggml.add_sep_token", "tokenizer.ggml.add_space_prefix",
                 "tokenizer.ggml.remove_extra_whitespaces",
             ],
         },
@@ -158,28 +145,18 @@ pub(in crate::model) const GGUF: Table = Table {
             rule: Rule::Irrelevant,
             about: "not used by byte-level BPE",
             names: &[
-                "tokenizer.ggml.scores",
-                "tokenizer.ggml.token_type_count",
-                "tokenizer.ggml.unknown_token_id",
-                "tokenizer.ggml.padding_token_id",
-                "tokenizer.ggml.seperator_token_id",
-                "tokenizer.ggml.separator_token_id",
-                "tokenizer.ggml.cls_token_id",
-                "tokenizer.ggml.mask_token_id",
-                "tokenizer.ggml.prefix_token_id",
-                "tokenizer.ggml.suffix_token_id",
-                "tokenizer.ggml.middle_token_id",
-                "tokenizer.ggml.fim_*",
-                "tokenizer.ggml.added_tokens",
+                "tokenizer.ggml.scores", "tokenizer.ggml.token_type_count", "tokenizer.ggml.unknown_token_id",
+                "tokenizer.ggml.padding_token_id", "tokenizer.ggml.seperator_token_id",
+                "tokenizer.ggml.separator_token_id", "tokenizer.ggml.cls_token_id", "tokenizer.ggml.mask_token_id",
+                "tokenizer.ggml.prefix_token_id", "tokenizer.ggml.suffix_token_id",
+                "tokenizer.ggml.middle_token_id", "tokenizer.ggml.fim_*", "tokenizer.ggml.added_tokens",
             ],
         },
         Keys {
             rule: Rule::Irrelevant,
             about: "the same tokenizer in another form, or the tensors say it",
             names: &[
-                "tokenizer.huggingface.json",
-                "tokenizer.rwkv.world",
-                "{arch}.tensor_data_layout",
+                "tokenizer.huggingface.json", "tokenizer.rwkv.world", "{arch}.tensor_data_layout",
                 "{arch}.leading_dense_block_count",
             ],
         },

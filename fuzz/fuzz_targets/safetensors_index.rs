@@ -1,0 +1,3 @@
+#![no_main]
+include!("../target.rs");
+fuzz!("safetensors_index");
