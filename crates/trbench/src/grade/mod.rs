@@ -38,8 +38,8 @@ pub fn last_box(text: &str) -> Option<&str> {
     arguments.sort_unstable();
     // Once for all boxes: an answer may be long, and have a box in every line.
     let braces = if arguments.is_empty() { HashMap::new() } else { braces(text) };
-    let contents = arguments.iter().rev().filter_map(|at| content(text, *at, &braces));
-    contents.into_iter().find(|content| !content.trim().is_empty())
+    let mut contents = arguments.iter().rev().filter_map(|at| content(text, *at, &braces));
+    contents.find(|content| !content.trim().is_empty())
 }
 
 /// The argument at a place of a text: in braces, or up to the next space.

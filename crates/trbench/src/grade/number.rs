@@ -207,8 +207,8 @@ fn unsigned(text: &str) -> Option<(Digits, &str)> {
 
 /// Whether what follows a number are words for what it counts.
 fn are_units(text: &str) -> bool {
-    let words = unwrapped(text).split(|c: char| c.is_whitespace() || c == '-').filter(|word| !word.is_empty());
-    words.into_iter().all(|word| {
+    let mut words = unwrapped(text).split(|c: char| c.is_whitespace() || c == '-').filter(|word| !word.is_empty());
+    words.all(|word| {
         let unit = word.split('^').next().unwrap_or(word).trim_matches(['.', '(', ')']).to_ascii_lowercase();
         // A power without a unit is another number.
         UNITS.contains(&unit.as_str()) || (unit.is_empty() && !word.contains('^'))
