@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use tokenrouter_core::emulated::LatencyProfile;
+use tokenrouter_core::routing::Matrix;
 use tokenrouter_core::routing::registry::{self, SystemView};
 use tokenrouter_dtmc::{DEFAULT_QUANTUM_MS, System};
 
@@ -64,7 +65,7 @@ impl Config {
     }
 
     /// The matrices that the routing method knows of itself. Methods that read files of learned heads know none.
-    fn transition_model(&self) -> Option<(Vec<Vec<f64>>, Vec<Vec<f64>>)> {
+    fn transition_model(&self) -> Option<(Matrix, Matrix)> {
         let names = self.model_names();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let view = SystemView { entry: self.entry_index(), ..SystemView::emulated(&names, VOCABULARY) };
@@ -72,7 +73,7 @@ impl Config {
     }
 
     /// The system to predict, from `batching.profile`, the emulated models and what the routing method knows.
-    pub(crate) fn system_to_predict(&self, known: Option<(Vec<Vec<f64>>, Vec<Vec<f64>>)>) -> Result<System, String> {
+    pub(crate) fn system_to_predict(&self, known: Option<(Matrix, Matrix)>) -> Result<System, String> {
         let models = self.models.len();
         let profile = self.batching.profile.as_ref();
         let own: Option<Vec<LatencyProfile>> =

@@ -45,6 +45,7 @@ fn listen() -> Option<watch::Receiver<bool>> {
             signals.next().await;
             let _readers = sender.send(true);
             signals.next().await;
+            #[allow(clippy::exit, reason = "whoever signals twice does not want to wait for what is being written")]
             std::process::exit(i32::from(INTERRUPTED));
         });
     };

@@ -100,7 +100,7 @@ fn options(args: &SimulateArgs) -> anyhow::Result<Options> {
         [none] if none == "none" => Vec::new(),
         names => names.iter().map(|name| name.parse::<Fault>().map_err(usage)).collect::<Result<_, _>>()?,
     };
-    let options = Options { faults, requests: args.requests.clone(), ..Options::default() };
+    let options = Options { faults, requests: args.requests.clone() };
     with_mutation(options, args.mutation.as_deref())
 }
 

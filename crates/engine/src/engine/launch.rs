@@ -49,7 +49,10 @@ pub(super) fn launch(plan: &Plan, config: &Config, make_policy: MakePolicy<'_>) 
     let info = launch_info(plan, config, &resolved, warnings);
     let takes_threshold = policy.takes_threshold();
     let detached = (plan.driving == Driving::Alone).then(|| Arc::new(DetachedStates::new(Arc::clone(policy))));
-    let policy = detached.clone().map_or_else(|| Arc::clone(policy), |detached| detached);
+    let policy = match &detached {
+        Some(detached) => Arc::clone(detached) as Arc<dyn RoutingPolicy>,
+        None => Arc::clone(policy),
+    };
     let (watch, epoch) = (Watch::new(), Instant::now());
     let recorder = || config.system.profile.then(Recorder::default);
     let shared: Vec<_> = plan.models.iter().map(|_| Arc::new(Shared::new(recorder()))).collect();

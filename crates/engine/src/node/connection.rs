@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustls::pki_types::{ServerName, SubjectPublicKeyInfoDer};
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 
 use super::tls::UnknownKey;
@@ -95,7 +95,7 @@ impl Secure {
     pub(super) fn peer_has(&self, key: PublicKey) -> bool {
         let tls = self.tls();
         let shown = tls.peer_certificates().and_then(|shown| shown.first());
-        shown.is_some_and(|shown| shown.as_ref() == SubjectPublicKeyInfoDer::from(key.to_der()).as_ref())
+        shown.is_some_and(|shown| shown.as_ref() == key.to_der().as_ref())
     }
 
     /// Where the other end is.

@@ -352,7 +352,8 @@ fn peers(out: &mut Families<'_>, app: &App) -> fmt::Result {
     }
     let up = peers.iter().map(|peer| (label("peer", &peer.model), u64::from(peer.is_up())));
     out.gauges("peer_up", "Whether the node of a model answers.", up)?;
-    let counters: [(&str, &str, fn(&PeerView) -> u64); 5] = [
+    type OfPeer = (&'static str, &'static str, fn(&PeerView) -> u64);
+    let counters: [OfPeer; 5] = [
         ("peer_losses", "Times that it was lost.", |p| p.losses),
         ("peer_connections", "Connections with it.", |p| p.connections),
         ("peer_messages_sent", "Messages for it.", |p| p.sent.0),

@@ -113,6 +113,10 @@ mod tests {
         ] {
             assert_eq!(message::<CompletionRequest>(body), want);
         }
+    }
+
+    #[test]
+    fn messages_name_the_place_in_a_conversation() {
         for (body, want) in [
             (json!({"messages": []}), "field `messages` is `[]`, it must be a list of messages"),
             (json!({"messages": 1}), "field `messages` is `1`, it must be a list of messages"),

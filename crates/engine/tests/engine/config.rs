@@ -84,6 +84,7 @@ fn check(cases: &[[&str; 3]]) {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "a table of cases")]
 fn mistakes_in_models_point_at_the_model() {
     let large = "large:\n    emulated: {latency_ms: [20, 22.5]}\n    device: cpu\n    threads: 1";
     let with = |keys: &str| format!("large:\n    emulated: {{latency_ms: 1}}\n{keys}");
@@ -166,6 +167,7 @@ fn mistakes_in_models_point_at_the_model() {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "a table of cases")]
 fn mistakes_in_other_sections_point_at_their_keys() {
     check(&[
         [

@@ -199,7 +199,7 @@ fn rope_scaling_is_read_in_all_its_forms() {
     let factor = ("llama.rope.scaling.factor", Some(Value::F32(4.0)));
     let scaling = |changes: &[(&str, Option<Value>)]| with(changes, &tensors()).map(|files| files.arch.rope_scaling);
     assert_eq!(scaling(&[]), Ok(RopeScaling::None));
-    assert_eq!(scaling(&[factor.clone()]), Ok(RopeScaling::Linear(4.0)));
+    assert_eq!(scaling(std::slice::from_ref(&factor)), Ok(RopeScaling::Linear(4.0)));
     assert_eq!(scaling(&[("llama.rope.scale_linear", Some(Value::F32(2.0)))]), Ok(RopeScaling::Linear(2.0)));
     let yarn = [
         factor,
@@ -234,7 +234,7 @@ fn llama_3_takes_tokens_without_merges_and_begins_with_a_token() {
     assert_eq!(encode(&[]), Ok(vec![3, 2]));
     let llama = ("tokenizer.ggml.pre", Some(text("llama-bpe")));
     let flag = |value: bool| ("tokenizer.ggml.add_bos_token", Some(Value::Bool(value)));
-    assert_eq!(encode(&[llama.clone()]), Ok(vec![5, 4]));
+    assert_eq!(encode(std::slice::from_ref(&llama)), Ok(vec![5, 4]));
     assert_eq!(encode(&[llama, flag(false)]), Ok(vec![4]));
     assert_eq!(encode(&[flag(true)]), Ok(vec![5, 3, 2]));
     let message = encode(&[flag(true), ("tokenizer.ggml.bos_token_id", None)]).expect_err("no id");

@@ -100,7 +100,7 @@ impl Calibration {
         match differences.is_empty() {
             true => {}
             false if any => {
-                say(&format!("note: calibration `{name}` is of another system: {}", differences.join("; ")))
+                say(&format!("note: calibration `{name}` is of another system: {}", differences.join("; ")));
             }
             false => {
                 return Err(usage(format!(
