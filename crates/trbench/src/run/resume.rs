@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(killed.trial(0).duration, Duration::from_secs(1));
         // A summary of the first two, which took three seconds, and half a second of one more.
         let known = TrialRows { records: rows[..2].to_vec(), duration: Duration::from_secs(3), ..TrialRows::default() };
-        let mut summary = Summary::new("x", &[known.clone()], Slo::default(), None, Value::Null);
+        let mut summary = Summary::new("x", std::slice::from_ref(&known), Slo::default(), None, Value::Null);
         summary.trials = summarise(&[known], &Slo::default()).0;
         let resumed = Earlier { records: rows, summary: Some(summary) };
         assert_eq!(resumed.trial(0).duration, Duration::from_millis(3500));
