@@ -67,27 +67,16 @@ fn message(index: usize, message: Message) -> Result<Value, ApiError> {
     let role = message.role.0.ok_or_else(|| absent("role", "a text such as `user`"))?;
     let calls = message.tool_calls.filter(|calls| !calls.as_array().is_some_and(Vec::is_empty));
     let content = match message.content {
-        Some(content) => content.into_text(),
-        // Templates look into the text of every message.
-        None if calls.is_some() => String::new(),
+        Some(content) => Value::String(content.into_text()),
+        None if calls.is_some() => Value::Null,
         None => return Err(absent("content", "a text or a list of text parts")),
     };
-    let mut fields = Map::from_iter([("role".to_owned(), role.into()), ("content".to_owned(), content.into())]);
-    if let Some(mut calls) = calls {
-        calls.as_array_mut().into_iter().flatten().for_each(open_arguments);
+    let mut fields = Map::from_iter([("role".to_owned(), role.into()), ("content".to_owned(), content)]);
+    if let Some(calls) = calls {
         fields.insert("tool_calls".into(), calls);
     }
     fields.extend(message.more);
     Ok(Value::Object(fields))
-}
-
-/// Arguments of a tool call come as JSON in a text; templates want the object.
-fn open_arguments(call: &mut Value) {
-    if let Some(arguments) = call.pointer_mut("/function/arguments")
-        && let Some(object) = arguments.as_str().and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok())
-    {
-        *arguments = Value::Object(object);
-    }
 }
 
 /// Variables of the chat template.

@@ -82,8 +82,6 @@ struct App {
     keys: ApiKeys,
     hosts: AllowedHosts,
     started: u64,
-    /// Bytes of the longest token.
-    longest_token: usize,
     texts: Arc<TextWorkers>,
     /// Requests taken, to tell their draws apart.
     requests: AtomicU64,
@@ -95,7 +93,6 @@ impl App {
     fn new(engine: Arc<Engine>, config: ServerConfig, keys: ApiKeys, on_loopback: bool) -> Self {
         Self {
             hosts: AllowedHosts::new(&config.allowed_hosts, on_loopback),
-            longest_token: prompt::longest_token(&engine),
             engine,
             keys,
             started: unix_time(),

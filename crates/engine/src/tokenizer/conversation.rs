@@ -1,16 +1,26 @@
-//! Conversations as clients send them, turned into tokens so that what a user writes never becomes a special token.
+//! Conversations as clients send them, turned into tokens so that nothing that a client writes becomes a token that the
+//! template writes.
 //!
 //! A chat template gives one text, in which the template's own `<|im_end|>` and one that a user typed look alike. Before
-//! rendering, every special token in a text of the client gets a mark in front; after rendering, what is not marked is
-//! the template's. The mark is a code point that no text of this conversation has.
+//! rendering, every such token in a text of the client, or in a name of a field, gets a mark in front; after rendering,
+//! what is not marked is the template's. A text of the client that could be one half of a token, whose other half the
+//! template writes, gets a second mark at that end, over which no token reaches. Both marks are code points that no text of
+//! this conversation has.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use aho_corasick::AhoCorasick;
 use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
+use super::messages::forms;
 use super::{TextCodec, TextError};
 
 /// Unicode's noncharacters: no text that is exchanged has any reason to contain them.
 const MARKS: std::ops::RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
+/// Roles that templates may make a token of, as in `<|user|>`.
+const ROLES: [&str; 8] = ["system", "developer", "user", "assistant", "tool", "function", "ipython", "observation"];
 
 /// A conversation and what its template is given besides.
 #[derive(Debug, Clone, Default)]
@@ -23,117 +33,314 @@ pub struct Conversation {
     pub variables: Map<String, Value>,
 }
 
-impl TextCodec {
-    /// Tokens of a conversation, up to where the assistant's turn begins. Special tokens come from the template only:
-    /// written out in a message, in a tool or in a variable they are plain text.
-    pub fn encode_conversation(&self, conversation: &Conversation) -> Result<Vec<u32>, TextError> {
-        let template = self.template.as_ref().ok_or(TextError::NoChatTemplate)?;
-        let special = self.special_tokens();
-        let mut marked = conversation.clone();
-        let mark = free_mark(&marked)?;
-        let mut count = 0;
-        for text in texts_of(&mut marked) {
-            count += mark_special(text, &special, mark);
+/// What stands for tokens of the template, and finds them.
+pub(super) struct Controls {
+    /// Texts and ids, the longest first.
+    tokens: Vec<(String, u32)>,
+    finder: AhoCorasick,
+    /// What is left of a token that is cut in two.
+    halves: Halves,
+    /// The tokenizer that reads them as plain text: at the start of a text, and after it.
+    plain: [Tokenizer; 2],
+}
+
+impl std::fmt::Debug for Controls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Controls").field("tokens", &self.tokens).finish_non_exhaustive()
+    }
+}
+
+impl Controls {
+    /// Special tokens, and other added tokens that the template's source has.
+    pub(super) fn new(tokenizer: &Tokenizer, template: &str) -> Result<Self, TextError> {
+        let added = tokenizer.get_added_tokens_decoder();
+        let controls = added.into_iter().filter(|(_, token)| {
+            !token.content.is_empty() && (token.special || template.contains(token.content.as_str()))
+        });
+        let mut tokens: Vec<_> = controls.map(|(id, token)| (token.content, id)).collect();
+        tokens.sort_by(|(a, _), (b, _)| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        let finder = AhoCorasick::new(tokens.iter().map(|(token, _)| token)).map_err(refused)?;
+        let plain = [without(tokenizer, &tokens, false)?, without(tokenizer, &tokens, true)?];
+        Ok(Self { halves: Halves::of(tokens.iter().map(|(token, _)| token.as_str())), tokens, finder, plain })
+    }
+
+    /// Bytes at which one of the tokens starts, rising.
+    fn starts(&self, text: &str) -> Vec<usize> {
+        let mut starts: Vec<usize> = self.finder.find_overlapping_iter(text).map(|found| found.start()).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        starts
+    }
+}
+
+/// Beginnings and ends of tokens.
+#[derive(Default)]
+struct Halves {
+    first: HashSet<String>,
+    second: HashSet<String>,
+    /// Bytes of the longest.
+    longest: usize,
+}
+
+impl Halves {
+    fn of<'t>(tokens: impl Iterator<Item = &'t str>) -> Self {
+        let mut halves = Self::default();
+        for token in tokens {
+            halves.longest = halves.longest.max(token.len());
+            for (at, _) in token.char_indices().skip(1) {
+                halves.first.insert(token[..at].to_owned());
+                halves.second.insert(token[at..].to_owned());
+            }
         }
-        let rendered = template.render_conversation(&marked)?;
+        halves
+    }
+
+    /// Whether a token could begin in this text and end in what follows it.
+    fn begins_at_end(&self, text: &str) -> bool {
+        let ends = text.char_indices().rev().map(|(at, _)| &text[at..]);
+        ends.take_while(|end| end.len() <= self.longest).any(|end| self.first.contains(end))
+    }
+
+    /// Whether a token could begin before this text and end in it.
+    fn ends_at_start(&self, text: &str) -> bool {
+        let starts = text.char_indices().map(|(at, character)| &text[..at + character.len_utf8()]);
+        starts.take_while(|start| start.len() <= self.longest).any(|start| self.second.contains(start))
+    }
+}
+
+fn refused(error: impl std::fmt::Display) -> TextError {
+    TextError::Tokenizer(error.to_string())
+}
+
+/// The tokenizer without these added tokens. In the middle of a text it puts no space in front of the first word.
+fn without(tokenizer: &Tokenizer, tokens: &[(String, u32)], middle: bool) -> Result<Tokenizer, TextError> {
+    let mut json: Value = serde_json::from_str(&tokenizer.to_string(false).map_err(refused)?).map_err(refused)?;
+    if let Some(Value::Array(added)) = json.get_mut("added_tokens") {
+        added.retain(|token| !tokens.iter().any(|(content, _)| token["content"] == content.as_str()));
+    }
+    if middle {
+        for key in ["normalizer", "pre_tokenizer"] {
+            never_prepend(&mut json[key]);
+        }
+    }
+    let mut plain: Tokenizer = serde_json::from_value(json).map_err(refused)?;
+    plain.set_encode_special_tokens(true);
+    Ok(plain)
+}
+
+/// Metaspace with `prepend_scheme: first` counts what follows a token as the middle of a text.
+fn never_prepend(part: &mut Value) {
+    match part {
+        Value::Object(fields) => {
+            if fields.get("prepend_scheme").and_then(Value::as_str) == Some("first") {
+                fields.insert("prepend_scheme".into(), "never".into());
+            }
+            fields.values_mut().for_each(never_prepend);
+        }
+        Value::Array(parts) => parts.iter_mut().for_each(never_prepend),
+        _ => {}
+    }
+}
+
+impl TextCodec {
+    /// Tokens of a conversation, up to where the assistant's turn begins. Tokens that the template writes come from the
+    /// template only: written out in a message, in a tool or in a variable they are plain text.
+    pub fn encode_conversation(&self, conversation: &Conversation) -> Result<Vec<u32>, TextError> {
+        self.encode_conversation_within(conversation, usize::MAX)
+    }
+
+    /// The same for conversations of fewer than `limit` tokens: a text that cannot be that short is not read.
+    pub fn encode_conversation_within(
+        &self,
+        conversation: &Conversation,
+        limit: usize,
+    ) -> Result<Vec<u32>, TextError> {
+        let template = self.template.as_ref().ok_or(TextError::NoChatTemplate)?;
+        let controls = self.controls(template.source())?;
+        let marks = Marks::new(conversation)?;
+        let mut count = 0;
+        let mut marked = Conversation {
+            messages: Vec::new(),
+            tools: conversation.tools.as_ref().map(|tools| marks.value(tools, controls, &mut count)),
+            variables: marks.fields(&conversation.variables, controls, &mut count),
+        };
+        let mut rendered = Err(TextError::NoChatTemplate);
+        for form in forms(&conversation.messages, template.source()) {
+            marked.messages = form.iter().map(|message| marks.message(message, controls, &mut count)).collect();
+            rendered = template.render_conversation(&marked);
+            if rendered.is_ok() {
+                break;
+            }
+        }
+        let rendered = rendered?;
+        self.check_length(&rendered, limit)?;
         if count == 0 {
             return self.encode_rendered(&rendered);
         }
-        self.encode_marked(&rendered, &special, mark)
+        self.encode_marked(&rendered, controls, &marks)
     }
 
     /// Templates write their own first token, so the tokenizer must not add another.
     fn encode_rendered(&self, text: &str) -> Result<Vec<u32>, TextError> {
-        let encoding = self.tokenizer.encode_fast(text, false);
-        let encoding = encoding.map_err(|error| TextError::Tokenizer(error.to_string()))?;
+        let encoding = self.tokenizer.encode_fast(text, false).map_err(refused)?;
         Ok(self.with_bos(encoding.get_ids().to_vec()))
     }
 
-    fn encode_marked(&self, text: &str, special: &[(String, u32)], mark: char) -> Result<Vec<u32>, TextError> {
-        let plain = self.plain();
-        let (mut ids, mut rest, mut run) = (Vec::new(), text, String::new());
-        let flush = |run: &mut String, ids: &mut Vec<u32>| -> Result<(), TextError> {
-            let encoding = plain.encode_fast(run.as_str(), false);
-            ids.extend_from_slice(encoding.map_err(|error| TextError::Tokenizer(error.to_string()))?.get_ids());
-            run.clear();
+    fn encode_marked(&self, text: &str, controls: &Controls, marks: &Marks) -> Result<Vec<u32>, TextError> {
+        let (mut ids, mut run, mut first) = (Vec::new(), String::new(), true);
+        let flush = |run: &mut String, ids: &mut Vec<u32>, first: bool| -> Result<(), TextError> {
+            if !run.is_empty() {
+                let plain = &controls.plain[usize::from(!first)];
+                ids.extend_from_slice(plain.encode_fast(run.as_str(), false).map_err(refused)?.get_ids());
+                run.clear();
+            }
             Ok(())
         };
-        while let Some(character) = rest.chars().next() {
-            if character == mark {
-                rest = &rest[mark.len_utf8()..];
-                let Some(first) = rest.chars().next() else { break };
-                run.push(first);
-                rest = &rest[first.len_utf8()..];
-            } else if let Some((token, id)) = special.iter().find(|(token, _)| rest.starts_with(token.as_str())) {
-                flush(&mut run, &mut ids)?;
+        let starts = controls.starts(text);
+        let (mut at, mut next) = (0, 0);
+        while let Some(character) = text[at..].chars().next() {
+            if character == marks.token {
+                // What the client wrote out: no token starts here.
+                let rest = &text[at + character.len_utf8()..];
+                let length = rest.chars().next().map_or(0, char::len_utf8);
+                run.push_str(&rest[..length]);
+                at += character.len_utf8() + length;
+                continue;
+            }
+            if character == marks.edge {
+                at += character.len_utf8();
+                continue;
+            }
+            while starts.get(next).is_some_and(|start| *start < at) {
+                next += 1;
+            }
+            let here = starts.get(next) == Some(&at);
+            let found = controls.tokens.iter().filter(|_| here).find(|(token, _)| text[at..].starts_with(token.as_str()));
+            if let Some((token, id)) = found {
+                flush(&mut run, &mut ids, first)?;
                 ids.push(*id);
-                rest = &rest[token.len()..];
+                at += token.len();
+                first = false;
             } else {
                 run.push(character);
-                rest = &rest[character.len_utf8()..];
+                at += character.len_utf8();
             }
         }
-        flush(&mut run, &mut ids)?;
+        flush(&mut run, &mut ids, first)?;
         Ok(self.with_bos(ids))
     }
 
-    /// Special tokens with their ids, the longest first.
-    fn special_tokens(&self) -> Vec<(String, u32)> {
-        let added = self.tokenizer.get_added_tokens_decoder();
-        let special = added.into_iter().filter(|(_, token)| token.special && !token.content.is_empty());
-        let mut special: Vec<_> = special.map(|(id, token)| (token.content, id)).collect();
-        special.sort_by_key(|(token, _)| std::cmp::Reverse(token.len()));
-        special
-    }
-
-    /// The tokenizer that reads special tokens as plain text. Made when the first user writes one.
-    fn plain(&self) -> &Tokenizer {
-        self.plain.get_or_init(|| {
-            let mut plain = (*self.tokenizer).clone();
-            plain.set_encode_special_tokens(true);
-            plain
-        })
+    /// Made at the first conversation.
+    fn controls(&self, template: &str) -> Result<&Controls, TextError> {
+        let made = self.controls.get_or_init(|| Controls::new(&self.tokenizer, template).map_err(|why| why.to_string()));
+        made.as_ref().map_err(|why| TextError::Tokenizer(why.clone()))
     }
 }
 
-/// A mark that no text of the conversation has.
-fn free_mark(conversation: &Conversation) -> Result<char, TextError> {
-    let mut copy = conversation.clone();
-    let texts: Vec<&mut String> = texts_of(&mut copy);
-    MARKS
-        .into_iter()
-        .find(|mark| !texts.iter().any(|text| text.contains(*mark)))
-        .ok_or_else(|| TextError::Template("the messages use every noncharacter from U+FDD0 to U+FDEF".into()))
+/// Code points that no text of a conversation has.
+struct Marks {
+    /// In front of a token that the client wrote out.
+    token: char,
+    /// Where no token reaches from a text of the client into one of the template, or the other way.
+    edge: char,
 }
 
-/// Puts the mark before every special token; returns how many.
-fn mark_special(text: &mut String, special: &[(String, u32)], mark: char) -> usize {
-    let starts: Vec<usize> = text
-        .char_indices()
-        .map(|(at, _)| at)
-        .filter(|at| special.iter().any(|(token, _)| text[*at..].starts_with(token.as_str())))
-        .collect();
-    for at in starts.iter().rev() {
-        text.insert(*at, mark);
+impl Marks {
+    fn new(conversation: &Conversation) -> Result<Self, TextError> {
+        let mut used = [false; 32];
+        let mut note = |text: &str| {
+            for mark in text.chars().filter(|character| MARKS.contains(character)) {
+                used[mark as usize - *MARKS.start() as usize] = true;
+            }
+        };
+        let values = conversation.messages.iter().chain(&conversation.tools).chain(conversation.variables.values());
+        values.for_each(|value| each_text(value, &mut note));
+        conversation.variables.keys().for_each(|name| note(name));
+        let mut free = MARKS.zip(used).filter(|(_, used)| !used).map(|(mark, _)| mark);
+        match (free.next(), free.next()) {
+            (Some(token), Some(edge)) => Ok(Self { token, edge }),
+            _ => Err(TextError::Template("the messages use the noncharacters from U+FDD0 to U+FDEF".into())),
+        }
     }
-    starts.len()
-}
 
-/// Every text in it.
-fn texts_of(conversation: &mut Conversation) -> Vec<&mut String> {
-    let mut texts = Vec::new();
-    let messages = conversation.messages.iter_mut();
-    for value in messages.chain(conversation.tools.as_mut()).chain(conversation.variables.values_mut()) {
-        collect(value, &mut texts);
+    fn message(&self, message: &Value, controls: &Controls, count: &mut usize) -> Value {
+        let mut marked = self.value(message, controls, count);
+        // Templates compare the role, and some make a token of it.
+        if let (Some(role), Some(marked)) = (message["role"].as_str(), marked.get_mut("role"))
+            && ROLES.contains(&role)
+        {
+            *marked = role.into();
+        }
+        marked
     }
-    texts
+
+    fn value(&self, value: &Value, controls: &Controls, count: &mut usize) -> Value {
+        match value {
+            Value::String(text) => self.text(text, controls, count).into_owned().into(),
+            Value::Array(values) => values.iter().map(|value| self.value(value, controls, count)).collect(),
+            Value::Object(fields) => Value::Object(self.fields(fields, controls, count)),
+            other => other.clone(),
+        }
+    }
+
+    fn fields(&self, fields: &Map<String, Value>, controls: &Controls, count: &mut usize) -> Map<String, Value> {
+        let marked = fields.iter().map(|(name, value)| {
+            // The names that templates look up have no tokens.
+            let name = self.tokens(name, controls, count).into_owned();
+            (name, self.value(value, controls, count))
+        });
+        marked.collect()
+    }
+
+    /// A text with its marks. Templates trim texts, so both ends count with and without space around them.
+    fn text<'t>(&self, text: &'t str, controls: &Controls, count: &mut usize) -> Cow<'t, str> {
+        let halves = &controls.halves;
+        let trimmed = text.trim();
+        let start = halves.ends_at_start(text) || halves.ends_at_start(trimmed);
+        let end = halves.begins_at_end(text) || halves.begins_at_end(trimmed);
+        if !start && !end {
+            return self.tokens(text, controls, count);
+        }
+        *count += 1;
+        let lead = text.len() - text.trim_start().len();
+        let (before, after) = (&text[..lead], &text[lead + trimmed.len()..]);
+        let edge = |wanted: bool| if wanted { self.edge.to_string() } else { String::new() };
+        let (start, end) = (edge(start), edge(end));
+        let marked = self.tokens(trimmed, controls, count);
+        // Twice: the outer ones go with the space where a template trims it.
+        Cow::Owned(format!("{start}{before}{start}{marked}{end}{after}{end}"))
+    }
+
+    /// A text with a mark in front of every token in it.
+    fn tokens<'t>(&self, text: &'t str, controls: &Controls, count: &mut usize) -> Cow<'t, str> {
+        let starts = controls.starts(text);
+        if starts.is_empty() {
+            return Cow::Borrowed(text);
+        }
+        *count += starts.len();
+        let mut marked = String::with_capacity(text.len() + starts.len() * self.token.len_utf8());
+        let mut from = 0;
+        for start in starts {
+            marked.push_str(&text[from..start]);
+            marked.push(self.token);
+            from = start;
+        }
+        marked.push_str(&text[from..]);
+        Cow::Owned(marked)
+    }
 }
 
-fn collect<'a>(value: &'a mut Value, texts: &mut Vec<&'a mut String>) {
+/// Calls `note` with every text and every name of a field in a value.
+fn each_text(value: &Value, note: &mut impl FnMut(&str)) {
     match value {
-        Value::String(text) => texts.push(text),
-        Value::Array(values) => values.iter_mut().for_each(|value| collect(value, texts)),
-        Value::Object(fields) => fields.values_mut().for_each(|value| collect(value, texts)),
+        Value::String(text) => note(text),
+        Value::Array(values) => values.iter().for_each(|value| each_text(value, note)),
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                note(name);
+                each_text(value, note);
+            }
+        }
         _ => {}
     }
 }

@@ -4,6 +4,7 @@ mod chat;
 mod conversation;
 mod from_dir;
 mod from_gguf;
+mod messages;
 mod stream;
 mod token_bytes;
 
@@ -32,6 +33,19 @@ pub enum TextError {
     /// The chat template refused the messages.
     #[error("chat template: {0}")]
     Template(String),
+    /// The text is longer than may be read.
+    #[error(
+        "the prompt has {bytes} bytes, which are at least {least} tokens, and a request may have at most {limit} tokens \
+         with its output"
+    )]
+    TooLong {
+        /// Length of the text.
+        bytes: usize,
+        /// Tokens that it cannot do without.
+        least: usize,
+        /// Most tokens, of which at least one is for the output.
+        limit: usize,
+    },
 }
 
 /// Tokenizer and chat template of a model. Cheap to clone.
@@ -40,8 +54,10 @@ pub struct TextCodec {
     tokenizer: Arc<Tokenizer>,
     template: Option<Arc<ChatTemplate>>,
     add_bos: Option<u32>,
-    /// Without knowledge of special tokens.
-    plain: Arc<OnceLock<Tokenizer>>,
+    /// Tokens of the chat template, or why they cannot be told apart.
+    controls: Arc<OnceLock<Result<conversation::Controls, String>>>,
+    /// Bytes of the longest token.
+    longest: Arc<OnceLock<usize>>,
 }
 
 impl TextCodec {
@@ -49,13 +65,13 @@ impl TextCodec {
     pub fn from_dir(dir: &Path) -> Result<Self, ModelError> {
         let tokenizer = from_dir::tokenizer(dir)?;
         let template = ChatTemplate::from_dir(dir)?.map(Arc::new);
-        Ok(Self { tokenizer: Arc::new(tokenizer), template, add_bos: None, plain: Arc::default() })
+        Ok(Self { tokenizer: Arc::new(tokenizer), template, add_bos: None, controls: Arc::default(), longest: Arc::default() })
     }
 
     pub(crate) fn from_gguf(metadata: &crate::files::GgufMetadata<'_>) -> Result<Self, ModelError> {
         let (tokenizer, add_bos) = from_gguf::tokenizer(metadata)?;
         let template = ChatTemplate::from_gguf(metadata)?.map(Arc::new);
-        Ok(Self { tokenizer: Arc::new(tokenizer), template, add_bos, plain: Arc::default() })
+        Ok(Self { tokenizer: Arc::new(tokenizer), template, add_bos, controls: Arc::default(), longest: Arc::default() })
     }
 
     /// Token ids of a text. Special tokens written out in the text become their ids.
@@ -63,6 +79,18 @@ impl TextCodec {
         let encoding =
             self.tokenizer.encode_fast(text, true).map_err(|error| TextError::Tokenizer(error.to_string()))?;
         Ok(self.with_bos(encoding.get_ids().to_vec()))
+    }
+
+    /// The same for a text of fewer than `limit` tokens: one that cannot be that short is not read.
+    pub fn encode_within(&self, text: &str, limit: usize) -> Result<Vec<u32>, TextError> {
+        self.check_length(text, limit)?;
+        self.encode(text)
+    }
+
+    fn check_length(&self, text: &str, limit: usize) -> Result<(), TextError> {
+        let vocabulary = || self.tokenizer.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
+        let least = least_tokens(text, *self.longest.get_or_init(vocabulary));
+        if least >= limit { Err(TextError::TooLong { bytes: text.len(), least, limit }) } else { Ok(()) }
     }
 
     /// With the first token that the file asks for, unless it is there.
@@ -134,5 +162,24 @@ impl TextCodec {
             }
         }
         hash
+    }
+}
+
+/// Fewer tokens than these cannot hold the text. Space is not counted, because some tokenizers drop it, and the rest may
+/// become a third when characters are composed.
+fn least_tokens(text: &str, longest_token: usize) -> usize {
+    let bytes = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).count();
+    (bytes / 3).checked_div(longest_token).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_has_at_least_the_tokens_that_its_characters_need() {
+        assert_eq!(least_tokens(&"a".repeat(3000), 10), 100);
+        assert_eq!(least_tokens(&" \n".repeat(3000), 10), 0);
+        assert_eq!(least_tokens("a", 0), 0);
     }
 }
