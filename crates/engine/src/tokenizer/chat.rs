@@ -340,14 +340,18 @@ mod tests {
                 r#"{"a":{},"b":[1,[]],"content":"\u00e4","role":"user"}"#,
             ),
             ("{{ messages[0].b | tojson(indent=2) }}", "[\n  1,\n  []\n]"),
-            ("{% for i in range(5) %}{% if i == 1 %}{% continue %}{% elif i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}", "02"),
+            (
+                "{% for i in range(5) %}{% if i == 1 %}{% continue %}{% elif i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+                "02",
+            ),
             ("a\n  {%- generation -%}\n b {%- endgeneration %} c", "ab c"),
         ] {
             assert_eq!(render(source), want, "{source}");
         }
         let year: i32 = render("{{ strftime_now('%Y') }}").parse().expect("a year");
         assert!((2020..3000).contains(&year));
-        let bad = ChatTemplate::new("{{ strftime_now('%Q!') }}".into(), String::new(), String::new()).expect("compiles");
+        let bad =
+            ChatTemplate::new("{{ strftime_now('%Q!') }}".into(), String::new(), String::new()).expect("compiles");
         assert!(bad.render_conversation(&Conversation::default()).is_err());
     }
 

@@ -65,13 +65,25 @@ impl TextCodec {
     pub fn from_dir(dir: &Path) -> Result<Self, ModelError> {
         let tokenizer = from_dir::tokenizer(dir)?;
         let template = ChatTemplate::from_dir(dir)?.map(Arc::new);
-        Ok(Self { tokenizer: Arc::new(tokenizer), template, add_bos: None, controls: Arc::default(), longest: Arc::default() })
+        Ok(Self {
+            tokenizer: Arc::new(tokenizer),
+            template,
+            add_bos: None,
+            controls: Arc::default(),
+            longest: Arc::default(),
+        })
     }
 
     pub(crate) fn from_gguf(metadata: &crate::files::GgufMetadata<'_>) -> Result<Self, ModelError> {
         let (tokenizer, add_bos) = from_gguf::tokenizer(metadata)?;
         let template = ChatTemplate::from_gguf(metadata)?.map(Arc::new);
-        Ok(Self { tokenizer: Arc::new(tokenizer), template, add_bos, controls: Arc::default(), longest: Arc::default() })
+        Ok(Self {
+            tokenizer: Arc::new(tokenizer),
+            template,
+            add_bos,
+            controls: Arc::default(),
+            longest: Arc::default(),
+        })
     }
 
     /// Token ids of a text. Special tokens written out in the text become their ids.

@@ -112,7 +112,13 @@ mod tests {
             "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "?"},
         });
         let tokenizer = Tokenizer::from_str(&file.to_string()).expect("a tokenizer");
-        TextCodec { tokenizer: Arc::new(tokenizer), template: None, add_bos: None, plain: Arc::default() }
+        TextCodec {
+            tokenizer: Arc::new(tokenizer),
+            template: None,
+            add_bos: None,
+            controls: Arc::default(),
+            longest: Arc::default(),
+        }
     }
 
     #[test]

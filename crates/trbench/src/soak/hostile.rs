@@ -36,8 +36,9 @@ fn input(name: &'static str, path: &'static str, body: Value, expected: Expected
     Input { name, path, host: None, body, expected }
 }
 
+const CHAT: &str = "/v1/chat/completions";
+
 fn inputs() -> Vec<Input> {
-    const CHAT: &str = "/v1/chat/completions";
     const COMPLETIONS: &str = "/v1/completions";
     let user = |text: &str| json!([{"role": "user", "content": text}]);
     let chat = |text: &str| json!({"messages": user(text), "max_tokens": 2});
