@@ -263,11 +263,13 @@ impl Marks {
 
     fn message(&self, message: &Value, controls: &Controls, count: &mut usize) -> Value {
         let mut marked = self.value(message, controls, count);
-        // Templates compare the role, and some make a token of it.
-        if let (Some(role), Some(marked)) = (message["role"].as_str(), marked.get_mut("role"))
-            && ROLES.contains(&role)
-        {
-            *marked = role.into();
+        // Templates compare the role, and some make a token of it: of those that they know, and of no other.
+        if let (Some(role), Some(marked)) = (message["role"].as_str(), marked.get_mut("role")) {
+            *marked = match ROLES.contains(&role) {
+                true => role.into(),
+                false => format!("{0}{1}{0}", self.edge, self.tokens(role, controls, count)).into(),
+            };
+            *count += usize::from(!ROLES.contains(&role));
         }
         marked
     }
@@ -290,23 +292,24 @@ impl Marks {
         marked.collect()
     }
 
-    /// A text with its marks. Templates trim texts, so both ends count with and without space around them.
+    /// A text with its marks. Templates trim texts: the mark stands where the text is without the space around it, unless
+    /// a token could begin or end with that space.
     fn text<'t>(&self, text: &'t str, controls: &Controls, count: &mut usize) -> Cow<'t, str> {
         let halves = &controls.halves;
         let trimmed = text.trim();
-        let start = halves.ends_at_start(text) || halves.ends_at_start(trimmed);
-        let end = halves.begins_at_end(text) || halves.begins_at_end(trimmed);
-        if !start && !end {
+        let edge = |of: bool| if of { self.edge.to_string() } else { String::new() };
+        let (inner_start, inner_end) = (halves.ends_at_start(trimmed), halves.begins_at_end(trimmed));
+        let (outer_start, outer_end) = (halves.ends_at_start(text), halves.begins_at_end(text));
+        if !(inner_start || inner_end || outer_start || outer_end) {
             return self.tokens(text, controls, count);
         }
         *count += 1;
         let lead = text.len() - text.trim_start().len();
         let (before, after) = (&text[..lead], &text[lead + trimmed.len()..]);
-        let edge = |wanted: bool| if wanted { self.edge.to_string() } else { String::new() };
-        let (start, end) = (edge(start), edge(end));
+        let (start, end) = (edge(inner_start), edge(inner_end));
+        let (first, last) = (edge(outer_start && !inner_start), edge(outer_end && !inner_end));
         let marked = self.tokens(trimmed, controls, count);
-        // Twice: the outer ones go with the space where a template trims it.
-        Cow::Owned(format!("{start}{before}{start}{marked}{end}{after}{end}"))
+        Cow::Owned(format!("{first}{before}{start}{marked}{end}{after}{last}"))
     }
 
     /// A text with a mark in front of every token in it.
@@ -361,7 +364,9 @@ mod tests {
         let mut letters: Vec<char> = LETTERS.chars().collect();
         letters.sort_unstable();
         letters.dedup();
-        let vocab: Map<String, Value> = letters.iter().zip(10..).map(|(c, id)| (c.to_string(), id.into())).collect();
+        let controls = ["<|im_start|>", "<|im_end|>", "<User>", "nn"].map(str::to_owned);
+        let names = controls.into_iter().chain(letters.iter().map(char::to_string));
+        let vocab: Map<String, Value> = names.zip(0..).map(|(name, id)| (name, id.into())).collect();
         let added = |id: u32, content: &str, special: bool| {
             json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
                    "normalized": false, "special": special})
