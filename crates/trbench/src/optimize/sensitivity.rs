@@ -11,6 +11,8 @@ const CHANGE: f64 = 1e-3;
 const MOVE: f64 = 0.02;
 /// Scaling one latency moves a smooth answer by no more than its own change. Beyond this multiple it is no such answer.
 const MULTIPLE: f64 = 2.0;
+/// Vectors of the search that are solved again after a change; eager launches are as well.
+const PROBES: usize = 3;
 /// Most states of all chains that are solved again: about a second of work.
 const MOST_STATES: usize = 2_000_000;
 
@@ -66,7 +68,7 @@ impl Moved {
     }
 }
 
-/// Answers again with each latency a little shorter and a little longer: the search where there was one, and the one vector
+/// Answers again with each latency a little shorter and a little longer: for the best vectors of a search, or the one vector
 /// otherwise. `None` where chains are too large to be solved so often, or were not solved exactly.
 pub(super) fn study(
     system: &ClosedSystem,
@@ -79,20 +81,33 @@ pub(super) fn study(
         return None;
     }
     let best = candidates.first()?;
+    let eager = candidates.iter().find(|one| one.thresholds().as_slice().iter().all(|threshold| *threshold == 1));
+    let probes: Vec<&Prediction> =
+        if searched { candidates.iter().take(PROBES).chain(eager).collect() } else { vec![best] };
     let mut tried = Vec::new();
     for model in 0..system.models() {
         for sign in [-1.0, 1.0] {
             let Some((changed, latency_change)) = with_latency(system, model, sign) else { continue };
-            let (thresholds, throughput_tok_s) = if searched {
+            let moved = |thresholds: &Thresholds, throughput_tok_s: f64| Moved {
+                model,
+                latency_change,
+                thresholds: thresholds.clone(),
+                throughput_tok_s,
+                throughput_change: throughput_tok_s / best.throughput_tok_s() - 1.0,
+            };
+            let solved = |one: &&Prediction| {
+                let solution = solve(&changed, one.thresholds(), &options.limits.solve).ok()?;
+                Some(moved(one.thresholds(), solution.throughput_tok_s()))
+            };
+            let of_probes: Vec<Moved> = probes.iter().map(solved).collect::<Option<_>>()?;
+            let mut answer = of_probes.into_iter().max_by(|a, b| a.throughput_tok_s.total_cmp(&b.throughput_tok_s))?;
+            // The best few vectors tell whether the answer moves; only then it is worth a search to tell whereto.
+            if searched && answer.is_locked() {
                 let found = optimize_with_progress(&changed, options, &|_, _| ()).ok()?;
                 let best = found.candidates.first()?;
-                (best.thresholds().clone(), best.throughput_tok_s())
-            } else {
-                let solved = solve(&changed, best.thresholds(), &options.limits.solve).ok()?;
-                (best.thresholds().clone(), solved.throughput_tok_s())
-            };
-            let throughput_change = throughput_tok_s / best.throughput_tok_s() - 1.0;
-            tried.push(Moved { model, latency_change, thresholds, throughput_tok_s, throughput_change });
+                answer = moved(best.thresholds(), best.throughput_tok_s());
+            }
+            tried.push(answer);
         }
     }
     let phase_locked = tried.iter().any(Moved::is_locked);
