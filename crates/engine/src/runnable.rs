@@ -117,6 +117,7 @@ impl ModelConfig {
     fn check_files(&self, name: &str) -> Result<(), Problem> {
         exists(self.path.as_deref(), &["models", name, "path"])?;
         exists(self.patch.as_deref(), &["models", name, "patch"])?;
+        exists(self.student.as_deref(), &["models", name, "student"])?;
         let known = |source: &&String| *source == "demo" || source.split('/').count() == 2;
         match self.source.as_ref().filter(|source| !known(source)) {
             None => Ok(()),

@@ -23,6 +23,9 @@ pub struct DecoderConfig {
     pub ffn: usize,
     /// Vocabulary size.
     pub vocab: usize,
+    /// The tokens of the head's rows, ascending, where it covers a part of the vocabulary: all others have the logit
+    /// `-inf`. Absent: row `i` is token `i`.
+    pub head_tokens: Option<Vec<u32>>,
     /// Epsilon of the RMS norms.
     pub eps: f32,
     /// Rotary cosines, `[positions, head_dim / 2]`.
@@ -140,6 +143,8 @@ struct Scratch {
     gate_up: Vec<f32>,
     gated: Vec<f32>,
     quantized: Activations,
+    /// Logits of a head that covers a part of the vocabulary, `[rows, head rows]`.
+    head_logits: Vec<f32>,
     signals: signals::Scratch,
     /// Weighted sums of values and their norms, of chunks of contexts.
     partial: (Vec<f32>, Vec<Norm>),
@@ -175,7 +180,8 @@ impl Decoder {
         };
         let vector = |what, v: &[f32], n: usize| check(what, v.len(), v.len() == n, n);
         matrix("embedding", &embedding, c.vocab, d)?;
-        matrix("head", &head, c.vocab, d)?;
+        matrix("head", &head, c.head_tokens.as_ref().map_or(c.vocab, Vec::len), d)?;
+        check_head_tokens(c)?;
         vector("final norm", &norm, d)?;
         vector("rotary sines", &c.sin, c.cos.len())?;
         for layer in &layers {
@@ -264,8 +270,7 @@ impl Decoder {
         self.check_rows(rows, kv)?;
         self.check_slots(rows, kv)?;
         if let Some(extra) = needs.extra_row {
-            let vocab = self.config.vocab;
-            check("extra row of the head", extra as usize, (extra as usize) < vocab, format_args!("below {vocab}"))?;
+            self.head_row(extra)?;
         }
         let mut s = std::mem::take(&mut self.scratch);
         let step = self.pool.step();
@@ -273,6 +278,20 @@ impl Decoder {
         drop(step);
         self.scratch = s;
         result
+    }
+
+    /// The row of the head that belongs to a token.
+    fn head_row(&self, token: u32) -> Result<usize, Error> {
+        let vocab = self.config.vocab;
+        let row = match &self.config.head_tokens {
+            Some(tokens) => tokens.binary_search(&token).ok(),
+            None => Some(token as usize).filter(|row| *row < vocab),
+        };
+        row.ok_or_else(|| Error::Shape {
+            what: "extra row of the head",
+            got: token as usize,
+            expected: format!("one of the head's {} rows", self.head.n()),
+        })
     }
 
     fn check_rows(&self, rows: &[RowInput<'_>], kv: &KvCache) -> Result<(), Error> {
@@ -317,4 +336,16 @@ impl Decoder {
             None => Ok(()),
         }
     }
+}
+
+fn check_head_tokens(config: &DecoderConfig) -> Result<(), Error> {
+    let Some(tokens) = &config.head_tokens else { return Ok(()) };
+    check("tokens of the head", tokens.len(), !tokens.is_empty(), "at least 1")?;
+    for (place, token) in tokens.iter().enumerate() {
+        let token = *token as usize;
+        check("token of the head", token, token < config.vocab, format_args!("below {}", config.vocab))?;
+        let rises = place == 0 || (tokens[place - 1] as usize) < token;
+        check("token of the head", token, rises, "above the one before it")?;
+    }
+    Ok(())
 }

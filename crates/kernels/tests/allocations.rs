@@ -59,6 +59,7 @@ fn decoder(threads: usize) -> Decoder {
         head_dim: 16,
         ffn: 96,
         vocab: VOCAB,
+        head_tokens: None,
         eps: 1e-5,
         cos: vec![1.0; 1024 * 8],
         sin: vec![0.0; 1024 * 8],

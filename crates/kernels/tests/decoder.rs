@@ -80,6 +80,7 @@ fn decoder(shape: Shape, isa: Isa, threads: usize) -> Decoder {
         head_dim: shape.dim,
         ffn,
         vocab: VOCAB,
+        head_tokens: None,
         eps: 1e-5,
         cos: angles.iter().map(|x| x.cos()).collect(),
         sin: angles.iter().map(|x| x.sin()).collect(),
@@ -161,7 +162,7 @@ fn results_do_not_depend_on_batch_chunks_threads_or_instruction_set() {
 }
 
 /// A decoder of the second shape whose layers do nothing.
-fn idle_decoder() -> Decoder {
+fn idle_decoder(head_tokens: Option<&[u32]>) -> Decoder {
     let zero = |n, k| PackedMatrix::from_f32(n, k, &vec![0.0; n * k]).expect("fits");
     let (d, dim) = (64, 32);
     let layer = |patch| LayerWeights {
@@ -185,6 +186,7 @@ fn idle_decoder() -> Decoder {
         head_dim: dim,
         ffn: 32,
         vocab: VOCAB,
+        head_tokens: head_tokens.map(<[u32]>::to_vec),
         eps: 1e-5,
         cos: vec![1.0; POSITIONS * dim / 2],
         sin: vec![0.0; POSITIONS * dim / 2],
@@ -194,13 +196,20 @@ fn idle_decoder() -> Decoder {
     let layers = vec![layer(None), layer(Some(Patch { weight, bias: noise(8, d) }))];
     let embedding = Arc::new(PackedMatrix::from_f32(VOCAB, d, &noise(9, VOCAB * d)).expect("fits"));
     let pool = Pool::new(2, None).expect("threads");
-    let head = Arc::clone(&embedding);
+    let head = match head_tokens {
+        Some(tokens) => {
+            let rows = noise(9, VOCAB * d);
+            let rows: Vec<f32> = tokens.iter().flat_map(|token| &rows[*token as usize * d..][..d]).copied().collect();
+            Arc::new(PackedMatrix::from_f32(tokens.len(), d, &rows).expect("fits"))
+        }
+        None => Arc::clone(&embedding),
+    };
     Decoder::new(config, (Isa::detect(), pool), embedding, layers, vec![1.0; d], head).expect("a valid model")
 }
 
 #[test]
 fn patches_hidden_states_and_signals_match_plain_arithmetic() {
-    let mut decoder = idle_decoder();
+    let mut decoder = idle_decoder(None);
     let mut kv = KvCache::new(2, 1, 32, (8, BLOCK), KvDtype::F32).expect("a cache");
     let (weight, bias, embedding) = (noise(7, 64 * 64), noise(8, 64), noise(9, VOCAB * 64));
     let row = |blocks, sample| RowInput { tokens: &[11, 4], start: 0, blocks, sample };
@@ -239,7 +248,7 @@ fn patches_hidden_states_and_signals_match_plain_arithmetic() {
 
 #[test]
 fn what_does_not_fit_the_cache_is_refused() {
-    let mut decoder = idle_decoder();
+    let mut decoder = idle_decoder(None);
     let mut out = StepOutput::default();
     let row = |blocks, start| RowInput { tokens: &[1, 2], start, blocks, sample: true };
     let mut step = |kv: &mut KvCache, rows: &[RowInput<'_>]| decoder.forward(rows, kv, StepNeeds::default(), &mut out);
@@ -292,4 +301,68 @@ fn layers_can_be_left_out_and_patches_replaced() {
     assert_ne!(run(&mut decoder).residual, neutral);
     assert!(decoder.select_layers(&[2]).is_err() && decoder.select_layers(&[1, 0]).is_err());
     assert!(decoder.set_patch(2, None).is_err() && decoder.set_patch(0, Some(patch(vec![0.0; 63]))).is_err());
+}
+
+#[test]
+fn a_head_for_a_part_of_the_vocabulary_gives_the_same_numbers_for_its_tokens() {
+    let tokens = [0, 3, 4, 17, VOCAB as u32 - 1];
+    let row = |blocks, sample| RowInput { tokens: &[11, 4], start: 0, blocks, sample };
+    let rows = [row(&[0], false), row(&[1], true), row(&[2], true)];
+    let run = |head_tokens, extra_row| {
+        let mut decoder = idle_decoder(head_tokens);
+        let mut kv = KvCache::new(2, 1, 32, (8, BLOCK), KvDtype::F32).expect("a cache");
+        let mut out = StepOutput { logits: vec![7.0; 3], ..StepOutput::default() };
+        decoder.forward(&rows, &mut kv, StepNeeds { extra_row, ..NEEDS }, &mut out).map(|()| out)
+    };
+    let whole = run(None, Some(3)).expect("a step");
+    let part = run(Some(&tokens), Some(3)).expect("a step");
+    let mut top = Vec::new();
+    for at in 0..2 {
+        let (whole, got) = (&whole.logits[at * VOCAB..][..VOCAB], &part.logits[at * VOCAB..][..VOCAB]);
+        for (token, (got, whole)) in (0u32..).zip(got.iter().zip(whole)) {
+            let want = if tokens.contains(&token) { *whole } else { f32::NEG_INFINITY };
+            assert_eq!(got.to_bits(), want.to_bits(), "token {token}");
+        }
+        let want = logit_signals(Isa::detect(), got, NEEDS.signals, &mut top);
+        let signals = part.signals[at];
+        assert_eq!((signals.argmax, signals.max), (want.argmax, want.max));
+        assert!((signals.entropy - want.entropy).abs() < 1e-5 && (signals.log_sum_exp - want.log_sum_exp).abs() < 1e-5);
+        assert_eq!(part.top[at * 5..][..5], top[..5], "with the extra row, which is -inf, and no other token");
+    }
+    assert_eq!(part.extra, whole.extra);
+    assert_eq!((part.hidden, part.logits.len()), (whole.hidden, 2 * VOCAB));
+    let message = run(Some(&tokens), Some(5)).expect_err("token 5 has no row").to_string();
+    assert!(message.contains("extra row of the head is 5, expected one of the head's 5 rows"), "{message}");
+}
+
+#[test]
+fn tokens_of_a_head_ascend_and_exist() {
+    let config = |tokens: &[u32]| {
+        let d = 64;
+        let config = DecoderConfig {
+            d_model: d,
+            heads: 1,
+            kv_heads: 1,
+            head_dim: 32,
+            ffn: 32,
+            vocab: VOCAB,
+            head_tokens: Some(tokens.to_vec()),
+            eps: 1e-5,
+            cos: vec![1.0; 16],
+            sin: vec![0.0; 16],
+            rope_interleaved: false,
+        };
+        let matrix = |n| Arc::new(PackedMatrix::from_f32(n, d, &vec![0.0; n * d]).expect("fits"));
+        let pool = Pool::new(1, None).expect("threads");
+        Decoder::new(config, (Isa::detect(), pool), matrix(VOCAB), vec![], vec![1.0; d], matrix(2)).map(|_| ())
+    };
+    assert!(config(&[2, 7]).is_ok());
+    for (tokens, wanted) in [
+        (&[2, 2][..], "token of the head is 2, expected above the one before it"),
+        (&[2, VOCAB as u32], "expected below"),
+        (&[2, 3, 4], "head is 2, expected 3"),
+    ] {
+        let message = config(tokens).expect_err("wrong").to_string();
+        assert!(message.contains(wanted), "{message}");
+    }
 }

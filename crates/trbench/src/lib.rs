@@ -8,7 +8,7 @@
 //! ```text
 //! edge        cli
 //!   |
-//! commands    figures optimize sweep serve nodes soak simulate draft train convert gpu plan_memory doctor
+//! commands    figures optimize sweep serve nodes soak simulate draft generate train convert gpu plan_memory doctor
 //!   |
 //! measuring   run predict compare report trace offline
 //!   |
@@ -31,6 +31,7 @@ pub mod error;
 pub mod fetch;
 pub mod figures;
 pub mod files;
+pub mod generate;
 pub mod gpu;
 pub mod grade;
 mod interrupt;

@@ -69,6 +69,9 @@ pub struct ModelConfig {
     pub layers: Option<Vec<usize>>,
     /// A safetensors file with linear maps that stand in for the dropped layers (`trbench make-draft`).
     pub patch: Option<PathBuf>,
+    /// A GGUF file with layers that take the place of the model's own: a student, which shares its embedding, tokenizer
+    /// and, for a part of the vocabulary, its head (`python -m tokenrouter.distill`).
+    pub student: Option<PathBuf>,
     /// How weights are held: `native` (as in the file), or dequantised to `f32`, `bf16` or `f16`.
     pub dtype: WeightDtype,
     /// `cpu`, or `cuda:N` in a build that has CUDA.
@@ -236,6 +239,7 @@ impl Default for ModelConfig {
             emulated: None,
             layers: None,
             patch: None,
+            student: None,
             dtype: WeightDtype::default(),
             device: DeviceConfig::default(),
             tp_size: 1,
@@ -308,7 +312,7 @@ impl Config {
     /// Takes relative paths from the folder of the configuration file, so that it can be used from anywhere.
     fn resolve_paths(&mut self, folder: &Path) {
         for model in self.models.values_mut() {
-            for path in [&mut model.path, &mut model.patch].into_iter().flatten() {
+            for path in [&mut model.path, &mut model.patch, &mut model.student].into_iter().flatten() {
                 *path = folder.join(&*path);
             }
         }

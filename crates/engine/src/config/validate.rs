@@ -193,6 +193,18 @@ impl ModelConfig {
     }
 
     fn validate_layers(&self, name: &str) -> Result<(), Problem> {
+        if self.student.is_some() {
+            let other = [
+                ("layers", self.layers.is_some()),
+                ("patch", self.patch.is_some()),
+                ("emulated", self.emulated.is_some()),
+            ];
+            if let Some((other, _)) = other.iter().find(|(_, given)| *given) {
+                let message =
+                    format!("`student` of model `{name}` brings its own layers: `{other}` cannot be beside it");
+                return Err(Problem::new(["models", name, "student"], message));
+            }
+        }
         let Some(layers) = &self.layers else {
             if self.patch.is_none() {
                 return Ok(());

@@ -34,6 +34,8 @@ pub struct Arch {
     pub ffn: usize,
     /// Vocabulary size.
     pub vocab: usize,
+    /// The tokens that the head has rows for, ascending, if these are not all.
+    pub head_tokens: Option<Vec<u32>>,
     /// Positions that the model was made for.
     pub context: usize,
     /// Whether queries, keys and values have biases.
@@ -117,11 +119,17 @@ impl Arch {
             head_dim: self.head_dim,
             ffn: self.ffn,
             vocab: self.vocab,
+            head_tokens: self.head_tokens.clone(),
             eps: self.eps,
             cos,
             sin,
             rope_interleaved: self.rope_interleaved,
         }
+    }
+
+    /// Rows of the head.
+    pub fn head_rows(&self) -> usize {
+        self.head_tokens.as_ref().map_or(self.vocab, Vec::len)
     }
 
     /// Elements of keys and values per token, over all layers.

@@ -63,6 +63,7 @@ impl HfConfig {
             head_dim,
             ffn: config.required_size("intermediate_size")?,
             vocab: config.required_size("vocab_size")?,
+            head_tokens: None,
             context,
             qkv_bias: family == Family::Qwen2 || biases,
             eps: config.required_number("rms_norm_eps")?,

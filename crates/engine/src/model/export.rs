@@ -21,6 +21,10 @@ pub fn export_gguf(config: &ModelConfig, out: &mut (impl Write + Seek)) -> Resul
         let message = "a model with a `patch` cannot be exported: GGUF has no such layers";
         return Err(ModelError::invalid(&path, message));
     }
+    if config.student.is_some() {
+        let message = "a `student` cannot be exported: its embedding is in another file";
+        return Err(ModelError::invalid(&path, message));
+    }
     // Everything that opening checks holds from here on.
     let layers = super::ModelFiles::open(config)?.arch.layers;
     let failed = |error| ModelError::tensor(&path, error);

@@ -9,6 +9,7 @@ use super::arch::layers;
 use super::config_json::capped;
 use super::keys::GGUF;
 use super::parts::Parts;
+use super::student::TOKEN_IDS;
 use super::weights::gguf_name;
 use super::{Arch, Family, ModelError, ModelFiles, RopeScaling, Slot, Weights, rope};
 use crate::files::GgufMetadata;
@@ -18,7 +19,7 @@ pub(super) fn open(path: &Path) -> Result<ModelFiles, ModelError> {
     let parts = Parts::open(path)?;
     let metadata = parts.metadata();
     let mut warnings = Vec::new();
-    let mut arch = read_arch(&metadata, &parts, &mut warnings)?;
+    let mut arch = read_arch(&metadata, &parts, None, &mut warnings)?;
     warnings.extend(check_keys(&metadata)?);
     if metadata.find("tokenizer.ggml.pre").is_none() {
         warnings.push("metadata key `tokenizer.ggml.pre` is missing: the pre-tokenizer is `default`".into());
@@ -35,7 +36,7 @@ pub(super) fn open(path: &Path) -> Result<ModelFiles, ModelError> {
 }
 
 /// Refuses metadata that are not computed; the warning names unknown keys.
-fn check_keys(metadata: &GgufMetadata<'_>) -> Result<Option<String>, ModelError> {
+pub(super) fn check_keys(metadata: &GgufMetadata<'_>) -> Result<Option<String>, ModelError> {
     let prefix = format!("{}.", metadata.str("general.architecture")?);
     // The table says `{arch}` for the name of the architecture.
     let general = |key: &str| key.strip_prefix(&prefix).map_or(key.to_owned(), |rest| format!("{{arch}}.{rest}"));
@@ -101,7 +102,13 @@ fn read_divisors(metadata: &GgufMetadata<'_>, parts: &Parts, arch: &Arch) -> Res
     Ok(Some(values))
 }
 
-fn read_arch(metadata: &GgufMetadata<'_>, parts: &Parts, warnings: &mut Vec<String>) -> Result<Arch, ModelError> {
+/// `vocab` is known already where the embedding is in another file.
+pub(super) fn read_arch(
+    metadata: &GgufMetadata<'_>,
+    parts: &Parts,
+    vocab: Option<usize>,
+    warnings: &mut Vec<String>,
+) -> Result<Arch, ModelError> {
     let name = metadata.str("general.architecture")?;
     let family = match name.as_str() {
         "llama" => Family::Llama,
@@ -134,8 +141,14 @@ fn read_arch(metadata: &GgufMetadata<'_>, parts: &Parts, warnings: &mut Vec<Stri
         warnings.push(capped(context, window));
         context = window;
     }
-    let embedding = parts.dims("token_embd.weight").and_then(|dims| dims.first());
-    let vocab = *embedding.ok_or_else(|| metadata.invalid("tensor `token_embd.weight` is missing"))?;
+    let embedding = parts.dims("token_embd.weight").and_then(|dims| dims.first().copied());
+    let vocab = vocab.or(embedding).ok_or_else(|| {
+        let student = metadata.find(TOKEN_IDS).map_or("", |_| {
+            ": this is a student, which goes under `student`, beside the `path` or `source` of the model whose embedding \
+             it shares"
+        });
+        metadata.invalid(format!("tensor `token_embd.weight` is missing{student}"))
+    })?;
     Ok(Arch {
         family,
         layers: layers(size("block_count")?).map_err(|message| metadata.invalid(message))?,
@@ -145,6 +158,7 @@ fn read_arch(metadata: &GgufMetadata<'_>, parts: &Parts, warnings: &mut Vec<Stri
         head_dim,
         ffn: size("feed_forward_length")?,
         vocab,
+        head_tokens: None,
         context,
         qkv_bias: family == Family::Qwen2 || parts.has(&gguf_name(Slot::LayerBias(0, "attn_q"))),
         eps: metadata.f32(&key("attention.layer_norm_rms_epsilon"))?,

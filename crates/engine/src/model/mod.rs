@@ -19,6 +19,7 @@ mod safetensors;
 mod shape;
 mod shards;
 mod source;
+mod student;
 mod weights;
 
 pub use crate::files::ModelError;
@@ -60,6 +61,9 @@ impl ModelFiles {
     pub fn open(config: &ModelConfig) -> Result<Self, ModelError> {
         let path = locate(config)?;
         let mut files = if path.is_dir() { hf::open(&path)? } else { gguf::open(&path)? };
+        if let Some(path) = &config.student {
+            return student::open(path, files);
+        }
         if let Some(keep) = &config.layers {
             let have = files.arch.layers.len();
             if let Some(bad) = keep.iter().find(|layer| **layer >= have) {
@@ -68,7 +72,7 @@ impl ModelFiles {
             }
             files.arch.layers.clone_from(keep);
             if let Some(path) = &config.patch {
-                files.patches = patch::read(path, files.arch.d_model, keep)?;
+                (files.patches, files.arch.head_tokens) = patch::read(path, &files.arch)?;
             }
         }
         Ok(files)

@@ -2,16 +2,20 @@
 //!
 //! A safetensors file with `patch.N.weight` `[d_model, d_model]` and `patch.N.bias` `[d_model]` for every gap, `N` being
 //! the layer after it in the whole model: `x += weight x + bias` on the residual stream before layer `N`. `trbench
-//! make-draft` fits them.
+//! make-draft` fits them. `output.token_ids` (u32, ascending) limits the head to these tokens.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::DType;
 
-use super::ModelError;
 use super::safetensors::Shards;
 use super::shards::Shard;
+use super::student::check_tokens;
+use super::{Arch, ModelError};
+
+/// Name of the tensor with the tokens of the head's rows, u32.
+const TOKEN_IDS: &str = "output.token_ids";
 
 /// A gap's map.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,19 +30,25 @@ pub struct LinearPatch {
 pub type LinearPatches = BTreeMap<usize, LinearPatch>;
 
 /// Reads the patches of a model of width `d_model` that keeps the layers `keep`.
-pub(super) fn read(path: &Path, d_model: usize, keep: &[usize]) -> Result<LinearPatches, ModelError> {
+/// Also reads `output.token_ids`, the tokens of a head for a part of the vocabulary.
+pub(super) fn read(path: &Path, arch: &Arch) -> Result<(LinearPatches, Option<Vec<u32>>), ModelError> {
+    let (d_model, keep) = (arch.d_model, &arch.layers[..]);
     let file = Shards::open(&[Shard::whole(path.to_owned())])?;
     let mut patches = LinearPatches::new();
     let mut names: Vec<_> = file.names().collect();
     // The same error every time, whichever order a map has.
     names.sort_unstable();
     for name in names {
+        if name == TOKEN_IDS {
+            continue;
+        }
         let layer = name.strip_prefix("patch.").and_then(|rest| rest.strip_suffix(".weight"));
         let Some(layer) = layer.and_then(|number| number.parse::<usize>().ok()) else {
             if name.starts_with("patch.") && name.ends_with(".bias") {
                 continue;
             }
-            let message = format!("tensor `{name}` is unknown, allowed are `patch.N.weight` and `patch.N.bias`");
+            let message =
+                format!("tensor `{name}` is unknown, allowed are `patch.N.weight`, `patch.N.bias` and `{TOKEN_IDS}`");
             return Err(ModelError::invalid(path, message));
         };
         let at = keep.iter().position(|kept| *kept == layer);
@@ -51,10 +61,28 @@ pub(super) fn read(path: &Path, d_model: usize, keep: &[usize]) -> Result<Linear
         let bias = floats(path, &file, &format!("patch.{layer}.bias"), &[d_model])?;
         patches.insert(layer, LinearPatch { weight, bias });
     }
-    if patches.is_empty() {
-        return Err(ModelError::invalid(path, "no tensor `patch.N.weight` in this file"));
+    let tokens = token_ids(path, &file, arch.vocab)?;
+    if patches.is_empty() && tokens.is_none() {
+        let message = format!("no tensor `patch.N.weight` or `{TOKEN_IDS}` in this file");
+        return Err(ModelError::invalid(path, message));
     }
-    Ok(patches)
+    Ok((patches, tokens))
+}
+
+fn token_ids(path: &Path, file: &Shards, vocab: usize) -> Result<Option<Vec<u32>>, ModelError> {
+    let Some(tensor) = file.load(TOKEN_IDS)? else { return Ok(None) };
+    let ids = match tensor.dtype() {
+        DType::U32 => tensor.flatten_all().and_then(|tensor| tensor.to_vec1::<u32>()),
+        other => {
+            let message = format!("tensor `{TOKEN_IDS}` is of type {other:?}, allowed is U32");
+            return Err(ModelError::invalid(path, message));
+        }
+    };
+    let ids = ids.map_err(|error| ModelError::tensor(path, error))?;
+    let wide: Vec<usize> = ids.iter().map(|id| *id as usize).collect();
+    check_tokens(&wide, vocab)
+        .map_err(|problem| ModelError::invalid(path, format!("tensor `{TOKEN_IDS}` {problem}")))?;
+    Ok(Some(ids))
 }
 
 fn floats(path: &Path, file: &Shards, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
@@ -94,10 +122,16 @@ mod tests {
         file
     }
 
+    fn arch(d_model: usize, keep: &[usize]) -> Arch {
+        let known = crate::model::Shape::known("Qwen/Qwen3-0.6B").expect("known").arch;
+        Arch { d_model, layers: keep.to_vec(), ..known }
+    }
+
     #[test]
     fn patches_belong_to_gaps_and_have_the_models_width() {
         let good = file(&[("patch.3.weight", vec![2, 2], 0.5), ("patch.3.bias", vec![2], 1.0)]);
-        let patches = read(good.path(), 2, &[0, 1, 3]).expect("valid");
+        let (patches, tokens) = read(good.path(), &arch(2, &[0, 1, 3])).expect("valid");
+        assert_eq!(tokens, None);
         assert_eq!(patches[&3], LinearPatch { weight: vec![0.5; 4], bias: vec![1.0; 2] });
         let nan = file(&[("patch.3.weight", vec![2, 2], f32::NAN), ("patch.3.bias", vec![2], 1.0)]);
         let lone = file(&[("patch.3.weight", vec![2, 2], 0.5)]);
@@ -110,7 +144,7 @@ mod tests {
             (&lone, 2, &[0, 3], "`patch.3.bias` is missing"),
             (&other, 2, &[0, 3], "`weight` is unknown"),
         ] {
-            let message = read(file.path(), width, keep).expect_err("wrong").to_string();
+            let message = read(file.path(), &arch(width, keep)).expect_err("wrong").to_string();
             assert!(message.contains(wanted), "{message}");
         }
     }

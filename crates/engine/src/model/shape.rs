@@ -38,6 +38,7 @@ impl Shape {
             head_dim: 128,
             ffn,
             vocab: 151_936,
+            head_tokens: None,
             context: 40_960,
             qkv_bias: false,
             eps: 1e-6,

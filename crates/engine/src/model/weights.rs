@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ::safetensors::tensor::Dtype;
-use candle_core::quantized::QTensor;
+use candle_core::quantized::{QStorage, QTensor};
 use candle_core::{DType, Device, Tensor};
 use tokenrouter_kernels::BlockKind;
 
@@ -51,6 +51,35 @@ impl StoredTensor {
         }
     }
 
+    /// Some rows of a matrix, as they are stored. All are below its number of rows.
+    pub fn rows(&self, rows: &[u32]) -> candle_core::Result<Self> {
+        match self {
+            Self::Quantized(tensor) => {
+                let (n, k) = tensor.shape().dims2()?;
+                let (bytes, dtype) = (tensor.data()?, tensor.dtype());
+                let chosen: Vec<u8> = rows
+                    .iter()
+                    .flat_map(|row| &bytes[*row as usize * (bytes.len() / n)..][..bytes.len() / n])
+                    .copied()
+                    .collect();
+                let storage = QStorage::from_data(chosen.into(), &Device::Cpu, dtype)?;
+                Ok(Self::Quantized(Arc::new(QTensor::new(storage, (rows.len(), k))?)))
+            }
+            Self::Dense(tensor) => {
+                let index = Tensor::new(rows, tensor.device())?;
+                Ok(Self::Dense(tensor.index_select(&index, 0)?))
+            }
+        }
+    }
+
+    /// Bytes that it takes.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Quantized(tensor) => tensor.storage_size_in_bytes(),
+            Self::Dense(tensor) => tensor.elem_count() * tensor.dtype().size_in_bytes(),
+        }
+    }
+
     /// Its dimensions.
     pub fn dims(&self) -> &[usize] {
         match self {
@@ -73,15 +102,31 @@ enum Store {
 pub struct Weights {
     path: PathBuf,
     store: Store,
+    /// The model whose embedding this one, a student, shares.
+    shared: Option<Box<Weights>>,
 }
 
 impl Weights {
     pub(super) fn gguf(path: PathBuf, parts: Parts) -> Self {
-        Self { path, store: Store::Gguf(parts) }
+        Self { path, store: Store::Gguf(parts), shared: None }
     }
 
     pub(super) fn safetensors(path: PathBuf, tensors: Shards, tied: bool) -> Self {
-        Self { path, store: Store::Safetensors { tensors, tied } }
+        Self { path, store: Store::Safetensors { tensors, tied }, shared: None }
+    }
+
+    /// These weights with the embedding of another model, and its head if they have none.
+    pub(super) fn with_embedding_of(self, other: Self) -> Self {
+        Self { shared: Some(Box::new(other)), ..self }
+    }
+
+    /// Whose tensor of a role it is.
+    fn owner(&self, slot: Slot) -> &Self {
+        match (&self.shared, slot) {
+            (Some(shared), Slot::Embedding) => shared,
+            (Some(shared), Slot::Head) if !self.has_own(slot) => shared,
+            _ => self,
+        }
     }
 
     /// Where the tensors come from, for messages.
@@ -89,9 +134,14 @@ impl Weights {
         &self.path
     }
 
+    /// The file or folder of the tensor of a role, for messages.
+    pub fn path_of(&self, slot: Slot) -> &std::path::Path {
+        &self.owner(slot).path
+    }
+
     /// What the files call the tensor of a role.
     pub fn name(&self, slot: Slot) -> String {
-        match self.store {
+        match self.owner(slot).store {
             Store::Gguf(_) => gguf_name(slot),
             Store::Safetensors { .. } => hf_name(slot),
         }
@@ -99,6 +149,10 @@ impl Weights {
 
     /// Whether there is a tensor of a role. There is no head where it is the embedding.
     pub fn has(&self, slot: Slot) -> bool {
+        self.owner(slot).has_own(slot)
+    }
+
+    fn has_own(&self, slot: Slot) -> bool {
         match &self.store {
             Store::Gguf(parts) => parts.has(&gguf_name(slot)),
             Store::Safetensors { tied: true, .. } if slot == Slot::Head => false,
@@ -111,7 +165,7 @@ impl Weights {
         if !self.has(slot) {
             return Ok(None);
         }
-        self.load(&self.name(slot))
+        self.owner(slot).load(&self.name(slot))
     }
 
     fn load(&self, name: &str) -> Result<Option<StoredTensor>, ModelError> {
@@ -123,12 +177,13 @@ impl Weights {
 
     /// The tensor of a role with the dimensions it must have.
     pub fn get(&self, slot: Slot, dims: &[usize]) -> Result<StoredTensor, ModelError> {
-        let missing = || ModelError::invalid(&self.path, format!("tensor `{}` is missing", self.name(slot)));
+        let path = self.path_of(slot);
+        let missing = || ModelError::invalid(path, format!("tensor `{}` is missing", self.name(slot)));
         let tensor = self.find(slot)?.ok_or_else(missing)?;
         if tensor.dims() != dims {
             let message =
                 format!("tensor `{}` has shape {:?}, the model needs {dims:?}", self.name(slot), tensor.dims());
-            return Err(ModelError::invalid(&self.path, message));
+            return Err(ModelError::invalid(path, message));
         }
         Ok(tensor)
     }
@@ -156,8 +211,9 @@ impl Weights {
     }
 
     fn checked(&self, slot: Slot, result: Result<(), String>) -> Result<(), ModelError> {
-        result
-            .map_err(|problem| ModelError::invalid(&self.path, format!("tensor `{}` holds {problem}", self.name(slot))))
+        result.map_err(|problem| {
+            ModelError::invalid(self.path_of(slot), format!("tensor `{}` holds {problem}", self.name(slot)))
+        })
     }
 
     /// Bytes of the files.
@@ -167,7 +223,16 @@ impl Weights {
             Store::Safetensors { tensors, .. } => tensors.paths().collect(),
         };
         let size = |path: &std::path::Path| std::fs::metadata(path).map(|meta| meta.len());
-        paths.into_iter().map(|path| size(path).map_err(|error| ModelError::io(path, error))).sum()
+        let own = paths.into_iter().map(|path| size(path).map_err(|error| ModelError::io(path, error))).sum();
+        match (&self.shared, own) {
+            (Some(shared), Ok(own)) => Ok::<u64, _>(own + shared.bytes_of(Slot::Embedding)?),
+            (_, own) => own,
+        }
+    }
+
+    /// Bytes of one tensor.
+    fn bytes_of(&self, slot: Slot) -> Result<u64, ModelError> {
+        Ok(self.find(slot)?.map_or(0, |tensor| tensor.bytes() as u64))
     }
 
     /// Refuses tensors that the model of `arch` does not have, and types that are not read, and a head that is missing.

@@ -52,10 +52,10 @@ impl NativeRunner {
         .map_err(failed)?;
         let loader = Loader { arch, weights, patches, dtype };
         let embedding = Arc::new(loader.matrix(Slot::Embedding, arch.vocab, arch.d_model)?);
-        let head = if weights.has(Slot::Head) {
-            Arc::new(loader.matrix(Slot::Head, arch.vocab, arch.d_model)?)
-        } else {
-            Arc::clone(&embedding)
+        let head = match (&arch.head_tokens, weights.has(Slot::Head)) {
+            (Some(tokens), _) => Arc::new(loader.part_of_head(tokens)?),
+            (None, true) => Arc::new(loader.matrix(Slot::Head, arch.vocab, arch.d_model)?),
+            (None, false) => Arc::clone(&embedding),
         };
         let layers = arch.layers.iter().map(|layer| loader.layer(*layer)).collect::<Result<_, _>>()?;
         let config = arch.decoder_config(arch.context.min(blocks * block_size));
@@ -145,7 +145,28 @@ impl Loader<'_> {
     }
 
     fn matrix(&self, slot: Slot, n: usize, k: usize) -> Result<PackedMatrix, ModelError> {
-        let stored = self.weights.get(slot, &[n, k])?;
+        self.pack(slot, self.weights.get(slot, &[n, k])?)
+    }
+
+    /// The head of a model that can write these tokens: a matrix that has no other rows, or rows of one that has.
+    fn part_of_head(&self, tokens: &[u32]) -> Result<PackedMatrix, ModelError> {
+        let (slot, d) = (if self.weights.has(Slot::Head) { Slot::Head } else { Slot::Embedding }, self.arch.d_model);
+        if let Some(stored) = self.weights.find(slot)?.filter(|stored| stored.dims() == [tokens.len(), d]) {
+            return self.pack(slot, stored);
+        }
+        let stored = self.weights.get(slot, &[self.arch.vocab, d])?;
+        let rows = stored.rows(tokens).map_err(|error| ModelError::tensor(self.weights.path_of(slot), error))?;
+        self.pack(slot, rows)
+    }
+
+    fn pack(&self, slot: Slot, stored: StoredTensor) -> Result<PackedMatrix, ModelError> {
+        let (n, k) = match stored.dims() {
+            [n, k] => (*n, *k),
+            other => {
+                let message = format!("tensor `{}` has shape {other:?}, a matrix is needed", self.weights.name(slot));
+                return Err(ModelError::invalid(self.weights.path_of(slot), message));
+            }
+        };
         let packed = match (self.dtype, &stored) {
             (WeightDtype::Native, StoredTensor::Quantized(tensor)) => {
                 let bytes = tensor.data().map_err(|error| ModelError::tensor(self.path(), error))?;

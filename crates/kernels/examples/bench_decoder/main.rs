@@ -69,6 +69,7 @@ fn decoder(weights: Weights, isa: Isa, threads: usize, positions: usize) -> Deco
         head_dim: DIM,
         ffn: FFN,
         vocab: VOCAB,
+        head_tokens: None,
         eps: 1e-5,
         cos: vec![1.0; positions * DIM / 2],
         sin: vec![0.0; positions * DIM / 2],

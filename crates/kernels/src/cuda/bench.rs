@@ -261,6 +261,7 @@ mod tests {
             head_dim: 16,
             ffn: 64,
             vocab: 128,
+            head_tokens: None,
             eps: 1e-6,
             cos: vec![1.0; positions * 8],
             sin: vec![0.0; positions * 8],

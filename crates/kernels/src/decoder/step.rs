@@ -97,14 +97,19 @@ impl Decoder {
                 count += 1;
             }
         }
-        out.logits.resize(count * vocab, 0.0);
         out.hidden.clear();
         out.residual.clear();
         out.extra.clear();
+        // A head for a part of the vocabulary: signals are taken where its logits are dense, then these are spread.
+        let head = self.head.n();
+        let tokens = self.config.head_tokens.as_deref();
+        let mut part = std::mem::take(&mut s.head_logits);
+        let logits = if tokens.is_some() { &mut part } else { &mut out.logits };
+        logits.resize(count * head, 0.0);
         if count > 0 {
             let normed = &mut s.normed[..count * d];
             self.norm(&s.x[..count * d], &self.norm, &[&self.head], (normed, &mut s.quantized))?;
-            self.product(&[&self.head], (&s.normed[..count * d], &s.quantized), &mut out.logits, false)?;
+            self.product(&[&self.head], (&s.normed[..count * d], &s.quantized), logits, false)?;
         }
         if needs.residual {
             out.residual.extend_from_slice(&s.x[..count * d]);
@@ -113,11 +118,15 @@ impl Decoder {
             out.hidden.extend_from_slice(&s.normed[..count * d]);
         }
         if let Some(extra) = needs.extra_row {
-            let logits = out.logits.iter_mut().skip(extra as usize).step_by(vocab);
+            let logits = logits.iter_mut().skip(self.head_row(extra)?).step_by(head);
             out.extra.extend(logits.map(|logit| std::mem::replace(logit, f32::NEG_INFINITY)));
         }
         let results = (&mut out.signals, &mut out.top);
-        batch_signals((self.isa, &self.pool), (&out.logits, vocab), needs.signals, &mut s.signals, results);
+        batch_signals((self.isa, &self.pool), (logits, head), needs.signals, &mut s.signals, results);
+        if let Some(tokens) = tokens {
+            spread((&part, tokens), vocab, out);
+        }
+        s.head_logits = part;
         Ok(())
     }
 
@@ -277,5 +286,23 @@ impl Decoder {
                 attention::join(self.isa, sums, &norms[parts.start * heads..parts.end * heads], out);
             }
         }
+    }
+}
+
+/// From rows of the head to tokens: `out.logits` is made, and the ids of its signals are changed. The tokens ascend, so
+/// that ties stay in order.
+fn spread((part, tokens): (&[f32], &[u32]), vocab: usize, out: &mut StepOutput) {
+    out.logits.clear();
+    out.logits.resize(part.len() / tokens.len() * vocab, f32::NEG_INFINITY);
+    for (part, logits) in part.chunks_exact(tokens.len()).zip(out.logits.chunks_exact_mut(vocab)) {
+        for (logit, token) in part.iter().zip(tokens) {
+            logits[*token as usize] = *logit;
+        }
+    }
+    for signals in &mut out.signals {
+        signals.argmax = tokens[signals.argmax as usize];
+    }
+    for (_, id) in &mut out.top {
+        *id = tokens[*id as usize];
     }
 }

@@ -13,8 +13,8 @@ use tokenrouter_engine::runnable::check;
 use crate::error::{INTERRUPTED, Interrupted, UsageError};
 use crate::terminal::say;
 use crate::{
-    compare, convert, dataset, doctor, draft, fetch, figures, gpu, nodes, optimize, plan_memory, predict, report, run,
-    serve, simulate, soak, sweep, trace, train,
+    compare, convert, dataset, doctor, draft, fetch, figures, generate, gpu, nodes, optimize, plan_memory, predict,
+    report, run, serve, simulate, soak, sweep, trace, train,
 };
 
 /// Token-level LLM routing: benchmark, serve, and model the throughput.
@@ -75,6 +75,8 @@ enum Command {
     ConvertRouter(convert::ConvertArgs),
     /// Make a small model from a large one: drop layers, fit a linear patch at each gap.
     MakeDraft(Box<draft::DraftArgs>),
+    /// Let a model write text, and keep the likeliest tokens of every position: data to train a student on.
+    Generate(generate::GenerateArgs),
     /// Check configurations, or print the reference of every key.
     Config {
         #[command(subcommand)]
@@ -146,6 +148,7 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::Validate(args) => predict::run_validate(&args),
         Command::Optimize(args) => optimize::run(*args),
         Command::MakeDraft(args) => draft::run(&args),
+        Command::Generate(args) => generate::run(&args),
         Command::TrainRouter(args) => train::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -18,14 +18,16 @@ use std::time::Instant;
 
 use clap::{ArgGroup, Args};
 use serde::Serialize;
-use tokenrouter_engine::config::{ModelConfig, WeightDtype};
+use tokenrouter_engine::config::WeightDtype;
 use tokenrouter_engine::model::ModelFiles;
 
 use self::evaluate::{Agreement, Scored, compare};
 use self::fit::Gap;
 use self::select::Select;
 use crate::error::usage;
-use crate::offline::{Generation, OfflineModel, Output, Use, built_in_or_files, command_line, openings, weight_dtype};
+use crate::offline::{
+    Generation, OfflineModel, Output, Use, built_in_or_files, command_line, model_config, openings, weight_dtype,
+};
 use crate::terminal::{Format, plain_table};
 
 /// Most tokens that are written to measure agreement on the model's own text.
@@ -178,13 +180,6 @@ fn check(args: &DraftArgs) -> anyhow::Result<()> {
         return Err(usage(format!("--ridge {bad} is not allowed, allowed is above 0")));
     }
     crate::offline::check_target(&args.out)
-}
-
-fn model_config(source: &str) -> ModelConfig {
-    // A hub id has a slash as well, so what exists as a file is one.
-    let local = source != "demo" && (Path::new(source).exists() || source.split('/').count() != 2);
-    let (path, source) = if local { (Some(source.into()), None) } else { (None, Some(source.to_owned())) };
-    ModelConfig { path, source, ..ModelConfig::default() }
 }
 
 fn given_layers(text: &str, have: usize) -> anyhow::Result<Vec<usize>> {

@@ -11,7 +11,7 @@ use tokenrouter_engine::config::WeightDtype;
 
 use crate::error::usage;
 pub(crate) use generate::{Completion, Generation};
-pub(crate) use model::{LENGTH, OfflineModel, Use, chunks};
+pub(crate) use model::{LENGTH, OfflineModel, Use, chunks, model_config};
 pub(crate) use text::{built_in_or_files, openings};
 
 /// How a command prints its report.

@@ -1,9 +1,11 @@
 //! One model on the CPU kernels.
 
 use std::ops::Range;
+use std::path::Path;
 
 use anyhow::Context;
-use tokenrouter_engine::config::WeightDtype;
+use tokenrouter_core::routing::SignalNeeds;
+use tokenrouter_engine::config::{ModelConfig, WeightDtype};
 use tokenrouter_engine::model::ModelFiles;
 use tokenrouter_engine::runner::{NativeRunner, RunnerOptions};
 use tokenrouter_kernels::{Decoder, Pool, RowInput, StepNeeds, StepOutput};
@@ -26,12 +28,14 @@ pub(crate) enum Use {
     Score,
     /// Generating: several sequences in one batch. It can score as well.
     Generate,
+    /// Sampling with the likeliest tokens of every position: so many sequences of this length in one batch.
+    Sample { slots: usize, length: usize, top_k: usize },
 }
 
 /// A model on the CPU kernels.
 pub(crate) struct OfflineModel {
-    pub(super) runner: NativeRunner,
-    pub(super) eos: Vec<u32>,
+    pub(crate) runner: NativeRunner,
+    pub(crate) eos: Vec<u32>,
     /// Width of the residual stream.
     pub(crate) d_model: usize,
     /// Size of the vocabulary.
@@ -39,7 +43,8 @@ pub(crate) struct OfflineModel {
     /// Number of layers.
     pub(crate) layers: usize,
     length: usize,
-    pub(super) slots: usize,
+    /// Sequences in one batch.
+    pub(crate) slots: usize,
     out: StepOutput,
 }
 
@@ -48,10 +53,15 @@ impl OfflineModel {
     pub(crate) fn load(files: &ModelFiles, dtype: WeightDtype, threads: usize, purpose: Use) -> anyhow::Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let pool = Pool::new(if threads == 0 { cores } else { threads }, None).context("cannot start the threads")?;
-        let slots = if purpose == Use::Score { 1 } else { SLOTS };
-        let length = LENGTH.min(files.arch.context);
+        let (slots, length, top_k) = match purpose {
+            Use::Score => (1, LENGTH, 0),
+            Use::Generate => (SLOTS, LENGTH, 0),
+            Use::Sample { slots, length, top_k } => (slots, length, top_k),
+        };
+        let length = length.min(files.arch.context);
+        let needs = SignalNeeds { softmax: top_k > 0, top_logits: top_k, ..SignalNeeds::default() };
         let kv = (slots * length.div_ceil(BLOCK), BLOCK);
-        let options = RunnerOptions { eos: files.eos.clone(), kv, ..RunnerOptions::default() };
+        let options = RunnerOptions { eos: files.eos.clone(), kv, needs, ..RunnerOptions::default() };
         let runner = NativeRunner::load(&files.arch, (&files.weights, &files.patches), dtype, &options, pool)?;
         let arch = &files.arch;
         Ok(Self {
@@ -77,7 +87,7 @@ impl OfflineModel {
     }
 
     /// Blocks of the cache that one sequence takes.
-    pub(super) fn blocks(&self) -> usize {
+    pub(crate) fn blocks(&self) -> usize {
         self.length.div_ceil(BLOCK)
     }
 
@@ -108,4 +118,12 @@ impl OfflineModel {
 /// The positions `from..to` in steps that [`OfflineModel::score`] can take.
 pub(crate) fn chunks(from: usize, to: usize) -> impl Iterator<Item = Range<usize>> {
     (from..to).step_by(CHUNK).map(move |start| start..to.min(start + CHUNK))
+}
+
+/// The configuration of a model by what users call it: `demo`, a GGUF file, a model folder, or a hub id.
+pub(crate) fn model_config(source: &str) -> ModelConfig {
+    // A hub id has a slash as well, so what exists as a file is one.
+    let local = source != "demo" && (Path::new(source).exists() || source.split('/').count() != 2);
+    let (path, source) = if local { (Some(source.into()), None) } else { (None, Some(source.to_owned())) };
+    ModelConfig { path, source, ..ModelConfig::default() }
 }

@@ -44,6 +44,7 @@ fn model_fields(model: &ModelConfig) -> Vec<(&'static str, Value)> {
         ("weights", weights(model)),
         ("layers", json!(model.layers)),
         ("patch", json!(model.patch.as_deref().and_then(file_digest))),
+        ("student", json!(model.student.as_deref().and_then(file_digest))),
         ("dtype", json!(model.dtype)),
         ("device", json!(model.device.to_string())),
     ];

@@ -23,6 +23,16 @@ pub(in crate::model) const GGUF: Table = Table {
         },
         Keys {
             rule: Rule::Read,
+            about: "what a student can write, and the embedding that it was trained with",
+            names: &["tokenrouter.output.token_ids", "tokenrouter.embedding.sha256"],
+        },
+        Keys {
+            rule: Rule::Irrelevant,
+            about: "how a student was made",
+            names: &["tokenrouter.*"],
+        },
+        Keys {
+            rule: Rule::Read,
             about: "epsilon of the norms",
             names: &["{arch}.attention.layer_norm_rms_epsilon"],
         },

@@ -51,6 +51,10 @@ impl Loader<'_> {
         (blocks, block_size): (usize, usize),
     ) -> Result<(DecoderConfig, CudaWeights), ModelError> {
         let (arch, (_, ranks)) = (self.arch, self.rank);
+        if arch.head_tokens.is_some() {
+            let message = "a head for a part of the vocabulary is computed on the CPU only: use `device: cpu`";
+            return Err(ModelError::invalid(self.path(), message));
+        }
         let embedding = self.matrix(Slot::Embedding, (arch.vocab, arch.d_model), Cut::Whole)?;
         let head = match self.weights.has(Slot::Head) {
             true => Some(self.matrix(Slot::Head, (arch.vocab, arch.d_model), Cut::Whole)?),

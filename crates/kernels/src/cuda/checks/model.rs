@@ -91,6 +91,7 @@ impl Model {
             head_dim,
             ffn: 128,
             vocab: VOCAB,
+            head_tokens: None,
             eps: 1e-5,
             cos: table(f32::cos),
             sin: table(f32::sin),

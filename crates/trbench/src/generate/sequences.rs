@@ -1,0 +1,208 @@
+//! The sequences of one file, sampled in one batch.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use indicatif::ProgressBar;
+use tokenrouter_core::keyed::{Purpose, draw_u64};
+use tokenrouter_core::step::{Batch, ModelRunner as _, StepOutput};
+use tokenrouter_core::{Request, RequestId, SamplingParams};
+
+use super::part::Part;
+use super::prompts::Prompt;
+use crate::interrupt;
+use crate::offline::OfflineModel;
+
+/// How sequences are sampled.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sampling<'a> {
+    pub(super) temperatures: &'a [f32],
+    pub(super) seed: u64,
+    /// Most tokens of a sequence.
+    pub(super) length: usize,
+    /// Sequences of a file.
+    pub(super) sequences: usize,
+}
+
+struct Sequence {
+    request: Arc<Request>,
+    /// All tokens so far, whoever they are from; those from `stored` on have not been computed.
+    log: Vec<u32>,
+    /// For every token of the log: whether the model sampled it.
+    sampled: Vec<bool>,
+    stored: usize,
+    then: VecDeque<Vec<u32>>,
+    /// `[stored, k]`.
+    top: Vec<(u32, f32)>,
+}
+
+/// Samples the sequences of file `part`: a function of its number and the arguments. `None` if the command was asked to
+/// end before it was complete.
+pub(super) fn write_part(
+    model: &mut OfflineModel,
+    prompts: &[Prompt],
+    sampling: &Sampling<'_>,
+    part: usize,
+    bar: &ProgressBar,
+) -> anyhow::Result<Option<Part>> {
+    let mut waiting: VecDeque<(usize, Sequence)> = plan(prompts, sampling, part).into_iter().enumerate().collect();
+    let mut slots: Vec<Option<(usize, Sequence)>> = (0..model.slots).map(|_| None).collect();
+    let mut done: Vec<Option<Sequence>> = (0..waiting.len()).map(|_| None).collect();
+    let (mut batch, mut step) = (Batch::default(), StepOutput::default());
+    let (blocks, eos) = (model.blocks(), model.eos.clone());
+    loop {
+        batch.clear();
+        for (slot, place) in slots.iter_mut().enumerate() {
+            if place.is_none() {
+                *place = waiting.pop_front();
+            }
+            if let Some((number, sequence)) = place {
+                sequence.push(RequestId(*number as u64), (slot, blocks), &mut batch);
+            }
+        }
+        let rows = batch.rows().len();
+        if rows == 0 {
+            break;
+        }
+        if interrupt::was_asked() {
+            return Ok(None);
+        }
+        model.runner.forward(&batch, &mut step).context("a step of the model failed")?;
+        for (row, place) in slots.iter_mut().filter(|place| place.is_some()).enumerate() {
+            let ended = place.as_mut().is_some_and(|(_, sequence)| sequence.advance(row, &step, &eos, sampling.length));
+            if ended && let Some((number, sequence)) = place.take() {
+                done[number] = Some(sequence);
+            }
+        }
+        bar.inc(rows as u64);
+    }
+    let mut written = Part::default();
+    for sequence in done.into_iter().flatten() {
+        written.push(&sequence.log, &sequence.sampled, sequence.request.sampling.temperature, &sequence.top);
+    }
+    Ok(Some(written))
+}
+
+/// Prompts in random order, all of them before any of them again; a temperature for each.
+fn plan(prompts: &[Prompt], sampling: &Sampling<'_>, part: usize) -> Vec<Sequence> {
+    let (seed, temperatures) = (sampling.seed, sampling.temperatures);
+    let mut order: (usize, Vec<usize>) = (usize::MAX, Vec::new());
+    let first = part * sampling.sequences;
+    let sequence = |number: usize| {
+        let (round, place) = (number / prompts.len(), number % prompts.len());
+        if order.0 != round {
+            order = (round, shuffled(prompts.len(), seed, round as u64));
+        }
+        let prompt = &prompts[order.1[place]];
+        let draw = draw_u64(seed, u64::MAX, number as u64, Purpose::Workload);
+        let temperature = temperatures[(draw % temperatures.len() as u64) as usize];
+        let params = SamplingParams { temperature, seed, ..SamplingParams::default() };
+        // Positions of draws count from the first token, so that forced tokens have positions too.
+        let request = Request::new(prompt.tokens[..1].to_vec(), params, number as u64);
+        Sequence {
+            request: Arc::new(request),
+            log: prompt.tokens.clone(),
+            sampled: vec![false; prompt.tokens.len()],
+            stored: 0,
+            then: prompt.then.iter().cloned().collect(),
+            top: Vec::new(),
+        }
+    };
+    (first..first + sampling.sequences).map(sequence).collect()
+}
+
+/// The numbers below `n` in an order of their own for every round (Fisher and Yates).
+fn shuffled(n: usize, seed: u64, round: u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..n).collect();
+    for last in (1..n).rev() {
+        let draw = draw_u64(seed, round, last as u64, Purpose::Workload);
+        order.swap(last, (draw % (last as u64 + 1)) as usize);
+    }
+    order
+}
+
+impl Sequence {
+    /// Adds its next token to a batch.
+    fn push(&self, id: RequestId, (slot, blocks): (usize, usize), batch: &mut Batch) {
+        let table: Vec<u32> = (slot * blocks..(slot + 1) * blocks).map(|block| block as u32).collect();
+        let end = self.stored + 1;
+        // The log as far as it is computed, so that every position asks for its next token.
+        batch.push(id, &self.request, (&self.log[..end], self.stored..end), &table);
+    }
+
+    /// Takes the results of its row. Returns whether it is complete.
+    fn advance(&mut self, row: usize, step: &StepOutput, eos: &[u32], length: usize) -> bool {
+        let k = step.top.len() / step.tokens.len();
+        let normaliser = step.softmax[row].log_sum_exp;
+        self.top.extend(step.top[row * k..(row + 1) * k].iter().map(|(logit, id)| (*id, logit - normaliser)));
+        self.stored += 1;
+        if self.stored < self.log.len() {
+            return false;
+        }
+        if self.log.len() >= length {
+            return true;
+        }
+        let ended = self.log.last().is_some_and(|last| eos.contains(last)) && self.sampled.last() == Some(&true);
+        if ended {
+            let Some(mut forced) = self.then.pop_front() else { return true };
+            forced.truncate(length - self.log.len());
+            self.sampled.extend(forced.iter().map(|_| false));
+            let nothing = forced.is_empty();
+            self.log.append(&mut forced);
+            return nothing;
+        }
+        self.log.push(step.tokens[row]);
+        self.sampled.push(true);
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_prompt_comes_once_a_round_in_changing_order() {
+        let rounds: Vec<Vec<usize>> = (0..3).map(|round| shuffled(20, 7, round)).collect();
+        for order in &rounds {
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..20).collect::<Vec<_>>());
+        }
+        assert!(rounds[0] != rounds[1] && rounds[1] != rounds[2]);
+        assert_eq!(shuffled(20, 7, 1), rounds[1]);
+    }
+
+    #[test]
+    fn a_sequence_takes_forced_tokens_where_the_model_ends() {
+        let params = SamplingParams::default();
+        let mut sequence = Sequence {
+            request: Arc::new(Request::new(vec![1], params, 0)),
+            log: vec![1, 2],
+            sampled: vec![false; 2],
+            stored: 0,
+            then: VecDeque::from([vec![8, 2]]),
+            top: Vec::new(),
+        };
+        // `2` ends a sequence, but only where the model wrote it.
+        let mut step = StepOutput {
+            softmax: vec![tokenrouter_core::step::Softmax { entropy: 0.0, log_sum_exp: 1.0 }],
+            ..StepOutput::default()
+        };
+        let mut written = [9, 5, 2, 7, 4, 6].into_iter();
+        let mut steps = 0;
+        loop {
+            let token = written.next().expect("more tokens");
+            (step.tokens, step.top) = (vec![token], vec![(0.5, token)]);
+            steps += 1;
+            if sequence.advance(0, &step, &[2], 8) {
+                break;
+            }
+        }
+        assert_eq!(sequence.log, [1, 2, 5, 2, 8, 2, 6, 3][..sequence.log.len().min(7)]);
+        assert_eq!((steps, sequence.top.len()), (sequence.log.len(), sequence.log.len()));
+        assert_eq!(sequence.sampled, [false, false, true, true, false, false, true][..sequence.log.len()]);
+        assert!((sequence.top[0].1 + 0.5).abs() < 1e-6, "logit minus the normaliser");
+    }
+}
