@@ -112,7 +112,7 @@ pub struct StepOutput {
     pub residual: Vec<f32>,
     /// Signals of every row.
     pub signals: Vec<LogitSignals>,
-    /// `[rows, min(top_k, vocab)]`: logits in descending order with their ids; ties by ascending id.
+    /// `[rows, min(top_k, rows of the head)]`: logits in descending order with their ids; ties by ascending id.
     pub top: Vec<(f32, u32)>,
     /// `[rows]`: logits of the extra row. Empty if there is none.
     pub extra: Vec<f32>,

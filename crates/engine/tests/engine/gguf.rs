@@ -12,8 +12,8 @@ use tokenrouter_engine::runner::{NativeRunner, RunnerOptions};
 use tokenrouter_kernels::Pool;
 use tokenrouter_testing::tiny;
 
-type Metadata = BTreeMap<String, Value>;
-type Tensors = BTreeMap<String, Tensor>;
+pub(crate) type Metadata = BTreeMap<String, Value>;
+pub(crate) type Tensors = BTreeMap<String, Tensor>;
 
 fn text(value: &str) -> Value {
     Value::String(value.into())
@@ -24,7 +24,7 @@ fn texts<'a>(values: impl IntoIterator<Item = &'a str>) -> Value {
 }
 
 /// Tokens of a byte-level vocabulary that has `abc`, to which no merges lead.
-fn metadata() -> Metadata {
+pub(crate) fn metadata() -> Metadata {
     let mut tokens: Vec<String> =
         ["a", "b", "c", "ab", "abc", "<|begin|>", "<|end|>", "<|turn|>", "<|tool|>"].map(Into::into).into();
     tokens.extend((tokens.len()..tiny::VOCAB).map(|id| format!("x{id}")));
@@ -51,7 +51,7 @@ fn metadata() -> Metadata {
     values
 }
 
-fn tensors() -> Tensors {
+pub(crate) fn tensors() -> Tensors {
     let names = [
         ("model.embed_tokens", "token_embd"),
         ("model.norm", "output_norm"),
@@ -71,7 +71,7 @@ fn tensors() -> Tensors {
     tiny::tensors(&tiny::config("llama"), 4).into_iter().map(|(name, tensor)| (rename(name), tensor)).collect()
 }
 
-fn write(path: &Path, metadata: &Metadata, tensors: &Tensors) {
+pub(crate) fn write(path: &Path, metadata: &Metadata, tensors: &Tensors) {
     let mut file = std::fs::File::create(path).expect("writable");
     let values: Vec<(&str, &Value)> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
     let stored: Vec<(&str, QTensor)> = tensors

@@ -8,4 +8,5 @@ mod gguf;
 mod heads;
 mod loading;
 mod models;
+mod students;
 mod systems;
