@@ -42,13 +42,15 @@ fn a_draft_of_the_demo_model_loads_with_its_patch() {
     let text = text.to_str().expect("utf-8");
     let few =
         ["--text", text, "--large-dtype", "native", "--tokens", "96", "--length", "12", "--output", "json", "-o", out];
+    let few = [&few[..], &["--output-vocab", "1000"]].concat();
     let report = succeed(&[&["make-draft", "--source", "demo", "--layers", "0-12,19-29"], &few[..]].concat());
     let gap = &report["gaps"][0];
     assert_eq!((gap["layer"].as_u64(), gap["dropped"].as_u64()), (Some(19), Some(6)));
     for texts in ["held_out", "written"] {
         for kind in ["plain", "patched"] {
             let top1 = report[texts][kind]["top1"].as_f64().expect("a share");
-            assert!((0.0..=1.0).contains(&top1), "{report}");
+            let covered = report[texts][kind]["covered"].as_f64().expect("a share");
+            assert!((0.0..=1.0).contains(&top1) && (0.0..=1.0).contains(&covered), "{report}");
         }
     }
     let layers: Vec<usize> = (0..13).chain(19..30).collect();
@@ -60,9 +62,71 @@ fn a_draft_of_the_demo_model_loads_with_its_patch() {
     };
     let files = ModelFiles::open(&config).expect("the patch fits");
     assert_eq!(files.patches.keys().copied().collect::<Vec<_>>(), [19]);
+    let tokens = files.arch.head_tokens.as_deref().expect("a part of the vocabulary");
+    assert!(tokens.len() == 1000 && report["output_vocab"] == 1000 && files.eos.iter().all(|id| tokens.contains(id)));
     let before = std::fs::read(&path).expect("the file");
     succeed(&[&["make-draft", "--source", "demo", "--layers", "0-12,19-29"], &few[..]].concat());
     assert!(before == std::fs::read(&path).expect("the file"), "the same command gives the same file");
+}
+
+/// All tensors of a file of `trbench generate`, as bytes.
+fn data(path: &Path) -> Vec<(String, Vec<usize>, Vec<u8>)> {
+    let bytes = std::fs::read(path).expect("readable");
+    let file = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
+    let mut tensors: Vec<_> =
+        file.tensors().into_iter().map(|(name, view)| (name, view.shape().to_vec(), view.data().to_vec())).collect();
+    tensors.sort();
+    tensors
+}
+
+#[test]
+fn generated_data_depend_on_the_arguments_only_and_grow() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let folder = dir.path().join("model");
+    std::fs::create_dir(&folder).expect("a folder");
+    let model = tiny_model(&folder);
+    let prompts = dir.path().join("prompts.jsonl");
+    let lines = "{\"tokens\": [5, 6, 7]}\n{\"prompt\": \"t8 t9\", \"then\": [\"t10\"]}\n\n{\"tokens\": [11]}\n";
+    std::fs::write(&prompts, lines).expect("writable");
+    let generate = |out: &str, more: &[&str]| {
+        let out = dir.path().join(out);
+        let base = ["generate", "--model", &model, "--prompts", prompts.to_str().expect("utf-8")];
+        let sizes = ["--length", "12", "--sequences", "5", "--top-k", "4", "--output", "json", "-o"];
+        succeed(&[&base[..], &sizes[..], &[out.to_str().expect("utf-8")], more].concat())
+    };
+    let first = generate("a", &["--tokens", "100", "--batch", "2", "--threads", "1"]);
+    let parts = first["parts"].as_u64().expect("a number");
+    assert!(parts >= 2 && first["tokens"].as_u64() >= Some(100), "{first}");
+    // The same in another batch, and in two runs.
+    generate("b", &["--tokens", "40", "--batch", "4", "--threads", "2"]);
+    let second = generate("b", &["--tokens", "100", "--batch", "3"]);
+    assert!(second["parts"] == parts && second["tokens"] == first["tokens"] && second["new_tokens"] != first["tokens"]);
+    for part in 0..parts {
+        let file = |folder: &str| dir.path().join(folder).join(format!("part-{part:05}.safetensors"));
+        assert!(data(&file("a")) == data(&file("b")), "part {part}");
+    }
+    let tensors = data(&dir.path().join("a/part-00000.safetensors"));
+    let names: Vec<&str> = tensors.iter().map(|(name, ..)| name.as_str()).collect();
+    assert_eq!(names, ["offsets", "temperature", "tokens", "top_ids", "top_logprobs", "written"]);
+    assert_eq!((tensors[0].1[0], tensors[1].1[0], tensors[3].1[1]), (6, 5, 4));
+    // A greedy sequence follows its own likeliest tokens.
+    let greedy = generate("c", &["--tokens", "1", "--temperature", "0"]);
+    assert_eq!(greedy["parts"], 1);
+    let tensors = data(&dir.path().join("c/part-00000.safetensors"));
+    let ints = |bytes: &[u8]| -> Vec<i32> {
+        bytes.chunks(4).map(|b| i32::from_le_bytes(b.try_into().expect("4 bytes"))).collect()
+    };
+    let (tokens, top, written) = (ints(&tensors[2].2), ints(&tensors[3].2), &tensors[5].2);
+    let followed = (1..tokens.len()).filter(|at| written[*at] == 1);
+    assert!(followed.clone().count() > 5 && followed.into_iter().all(|at| tokens[at] == top[(at - 1) * 4]));
+    let other = dir.path().join("a").to_str().expect("utf-8").to_owned();
+    let refused = run(&["generate", "--model", &model, "--seed", "1", "--top-k", "4", "-o", &other]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("was written with seed 0, not 1"));
+    std::fs::write(&prompts, "{\"tokens\": [96]}\n").expect("writable");
+    let refused = run(&["generate", "--model", &model, "--prompts", prompts.to_str().expect("utf-8"), "-o", &other]);
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(message.contains("prompts.jsonl:1: `tokens` holds 96, allowed are ids below 96"), "{message}");
 }
 
 #[test]

@@ -70,15 +70,7 @@ pub(super) fn read(path: &Path, arch: &Arch) -> Result<(LinearPatches, Option<Ve
 }
 
 fn token_ids(path: &Path, file: &Shards, vocab: usize) -> Result<Option<Vec<u32>>, ModelError> {
-    let Some(tensor) = file.load(TOKEN_IDS)? else { return Ok(None) };
-    let ids = match tensor.dtype() {
-        DType::U32 => tensor.flatten_all().and_then(|tensor| tensor.to_vec1::<u32>()),
-        other => {
-            let message = format!("tensor `{TOKEN_IDS}` is of type {other:?}, allowed is U32");
-            return Err(ModelError::invalid(path, message));
-        }
-    };
-    let ids = ids.map_err(|error| ModelError::tensor(path, error))?;
+    let Some(ids) = file.load_u32(TOKEN_IDS)? else { return Ok(None) };
     let wide: Vec<usize> = ids.iter().map(|id| *id as usize).collect();
     check_tokens(&wide, vocab)
         .map_err(|problem| ModelError::invalid(path, format!("tensor `{TOKEN_IDS}` {problem}")))?;

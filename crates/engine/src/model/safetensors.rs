@@ -130,6 +130,18 @@ impl Shards {
         let tensor = Tensor::from_raw_buffer(&bytes, dtype, &entry.shape, &Device::Cpu);
         tensor.map(Some).map_err(|error| ModelError::invalid(path, format!("tensor `{name}` cannot be read: {error}")))
     }
+
+    /// The named tensor of numbers of type U32.
+    pub(super) fn load_u32(&self, name: &str) -> Result<Option<Vec<u32>>, ModelError> {
+        let Some(entry) = self.entries.get(name) else { return Ok(None) };
+        if entry.dtype != Dtype::U32 {
+            let message = format!("tensor `{name}` has type {:?}, allowed is U32", entry.dtype);
+            return Err(ModelError::invalid(&self.files[entry.file].0, message));
+        }
+        let mut bytes = vec![0; entry.length];
+        self.read(entry, 0, &mut bytes)?;
+        Ok(Some(bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()))
+    }
 }
 
 /// The message about a type that is not read: of other types, the numbers alone do not say what they mean.

@@ -21,19 +21,23 @@ pub(super) struct Agreement {
     pub(super) overlap: f64,
     /// Mean Kullback-Leibler divergence of the draft from the whole model, in nats.
     pub(super) kl: f64,
+    /// Share of the whole model's greedy tokens that the draft can write, where it cannot write all. The other numbers are
+    /// those of a draft that can.
+    pub(super) covered: Option<f64>,
 }
 
 /// A text and the index of its first token that is compared.
 pub(super) type Scored = (Vec<u32>, usize);
 
 /// Compares the predictions of both models for the tokens of `texts` from the given index on (at least the second).
-pub(super) fn compare(models: &mut Models, texts: &[Scored]) -> anyhow::Result<Agreement> {
+/// `vocabulary`: the tokens that the draft can write, ascending, if these are not all.
+pub(super) fn compare(models: &mut Models, texts: &[Scored], vocabulary: Option<&[u32]>) -> anyhow::Result<Agreement> {
     let Models { full, draft } = models;
     let needs = StepNeeds { signals: SignalSet { softmax: true, top_k: 0 }, ..StepNeeds::default() };
     let vocab = full.vocab;
     let isa = Isa::detect();
     let (mut p, mut q) = (Vec::new(), Vec::new());
-    let mut sums = [0f64; 5];
+    let mut sums = [0f64; 6];
     let mut tokens = 0usize;
     for (text, from) in texts {
         let from = (*from).max(1) - 1;
@@ -58,6 +62,8 @@ pub(super) fn compare(models: &mut Models, texts: &[Scored]) -> anyhow::Result<A
                 sums[2] += f64::from(u8::from(a.argmax == b.argmax));
                 sums[3] += f64::from(overlap);
                 sums[4] += f64::from(gap - a.log_sum_exp + b.log_sum_exp);
+                let writable = vocabulary.is_none_or(|tokens| tokens.binary_search(&a.argmax).is_ok());
+                sums[5] += f64::from(u8::from(writable));
                 tokens += 1;
             }
         }
@@ -70,6 +76,7 @@ pub(super) fn compare(models: &mut Models, texts: &[Scored]) -> anyhow::Result<A
         top1: mean(sums[2]),
         overlap: mean(sums[3]),
         kl: mean(sums[4]),
+        covered: vocabulary.map(|_| mean(sums[5])),
     })
 }
 
@@ -94,7 +101,7 @@ mod tests {
             .map(|document| (files.text.encode(document).expect("encodes"), 1))
             .map(|(tokens, from)| (tokens.into_iter().take(crate::offline::LENGTH).collect(), from))
             .collect();
-        let found = compare(&mut models, &texts).expect("compares");
+        let found = compare(&mut models, &texts, None).expect("compares");
         assert!(found.tokens > 500, "{found:?}");
         let change = found.perplexity / found.perplexity_full - 1.0;
         assert!(change.abs() < 0.005, "{change}: {found:?}");

@@ -122,15 +122,15 @@ mod tests {
         let texts = models.full.generate(&prompts, &options, &bar).expect("writes");
         let texts: Vec<Vec<u32>> = texts.into_iter().map(|text| text.tokens).collect();
         let scored: Vec<Scored> = texts.iter().map(|text| (text.clone(), 1)).collect();
-        let same = compare(&mut models, &scored).expect("compares");
+        let same = compare(&mut models, &scored, None).expect("compares");
         assert!(same.top1 == 1.0 && (same.overlap - 1.0).abs() < 1e-4 && same.kl.abs() < 1e-5, "{same:?}");
         assert!((same.perplexity - mean_nll(&mut models.draft, &texts).expect("reads").exp()).abs() < 1e-3);
         models.draft.decoder().select_layers(&[0, 2]).expect("layers");
-        let plain = compare(&mut models, &scored).expect("compares");
+        let plain = compare(&mut models, &scored, None).expect("compares");
         let gaps = fit(&mut models, &[0, 2], &texts, &[1e-4, 1e-2], &bar).expect("fits");
         assert_eq!((gaps[0].layer, gaps[0].dropped), (2, 1));
         assert_eq!(gaps[0].tokens, texts.iter().map(Vec::len).sum::<usize>());
-        let patched = compare(&mut models, &scored).expect("compares");
+        let patched = compare(&mut models, &scored, None).expect("compares");
         assert!(patched.kl < 0.9 * plain.kl && gaps[0].error < 1.0, "{plain:?} {patched:?}");
         // The likeliest pair of layers, by trying all three.
         let draft = &mut models.draft;

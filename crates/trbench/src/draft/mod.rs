@@ -9,6 +9,7 @@ mod fit;
 mod layers;
 mod ridge;
 mod select;
+mod vocabulary;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -62,6 +63,9 @@ pub struct DraftArgs {
     /// Most tokens of one written text.
     #[arg(long, default_value_t = 192)]
     length: usize,
+    /// Tokens that the draft can write: the most frequent ones of the text that the large model writes. Default: all.
+    #[arg(long, value_name = "TOKENS")]
+    output_vocab: Option<usize>,
     /// Strength of the regularisation relative to each input's variance; of several the best on held-out text is taken.
     #[arg(long, value_delimiter = ',', default_value = "1e-5,1e-4,1e-3,1e-2,1e-1")]
     ridge: Vec<f64>,
@@ -92,6 +96,8 @@ struct Report {
     /// The layers kept.
     layers: Vec<usize>,
     gaps: Vec<Gap>,
+    /// Tokens that the draft can write, if these are not all.
+    output_vocab: Option<usize>,
     text: String,
     seed: u64,
     /// On held-out documents.
@@ -128,6 +134,7 @@ pub fn run(args: &DraftArgs) -> anyhow::Result<ExitCode> {
     if let Some(keep) = args.keep {
         check_keep(keep, files.arch.layers.len())?;
     }
+    check_output_vocab(args.output_vocab, files.arch.vocab)?;
     let texts = Corpus::new(args, &files)?;
     let bar = crate::terminal::spinner("loading the model");
     let mut models = Models {
@@ -144,19 +151,21 @@ pub fn run(args: &DraftArgs) -> anyhow::Result<ExitCode> {
     let options = Generation { tokens: args.tokens.min(HELD_OUT_TOKENS), ..options };
     let written = models.full.generate(&texts.held_out_prompts, &options, &bar)?;
     let written: Vec<_> = written.into_iter().map(|text| (text.tokens, text.prompt_tokens)).collect();
+    let tokens = args.output_vocab.map(|count| vocabulary::choose(&own, &files.eos, count, files.arch.vocab));
     models.draft.decoder().select_layers(&keep)?;
     bar.set_message("comparing without patches");
-    let plain = [&texts.held_out, &written].map(|texts| compare(&mut models, texts));
+    let plain = [&texts.held_out, &written].map(|texts| compare(&mut models, texts, tokens.as_deref()));
     let gaps = fit::fit(&mut models, &keep, &own, &args.ridge, &bar)?;
     bar.set_message("comparing with patches");
-    let patched = [&texts.held_out, &written].map(|texts| compare(&mut models, texts));
+    let patched = [&texts.held_out, &written].map(|texts| compare(&mut models, texts, tokens.as_deref()));
     bar.finish_and_clear();
     let ([plain, plain_written], [patched, patched_written]) = (plain, patched);
-    let bytes = file::write(&args.out, &gaps, &about(args, &keep, &gaps, &texts.name))?;
+    let bytes = file::write(&args.out, (&gaps, tokens.as_deref()), &about(args, &keep, &gaps, &texts.name))?;
     let report = Report {
         source: args.source.clone(),
         layers: keep,
         gaps,
+        output_vocab: tokens.map(|tokens| tokens.len()),
         text: texts.name,
         seed: args.seed,
         held_out: Pair { plain: plain?, patched: patched? },
@@ -197,6 +206,15 @@ fn check_keep(keep: usize, have: usize) -> anyhow::Result<()> {
         return Err(usage(format!("{keep} layers to keep: the model has {have}, allowed are 1 to {most}")));
     }
     Ok(())
+}
+
+fn check_output_vocab(count: Option<usize>, vocab: usize) -> anyhow::Result<()> {
+    match count {
+        Some(count) if count == 0 || count > vocab => Err(usage(format!(
+            "--output-vocab {count} is not allowed: the model has {vocab} tokens, allowed are 1 to {vocab}"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Texts by use.
@@ -302,6 +320,15 @@ fn print(report: &Report, output: Output) -> anyhow::Result<()> {
         report.file,
         report.seconds
     )?;
+    if let (Some(count), Some(share)) = (report.output_vocab, report.held_out.patched.covered) {
+        let written = report.written.patched.covered.unwrap_or_default();
+        writeln!(
+            out,
+            "the draft writes {count} tokens: {:.2} % of the large model's choices on held-out text, {:.2} % on its own\n",
+            100.0 * share,
+            100.0 * written
+        )?;
+    }
     let key = if report.source == "demo" || !Path::new(&report.source).exists() { "source" } else { "path" };
     writeln!(out, "models:\n  small:\n    {key}: {}\n    layers: {:?}", report.source, report.layers)?;
     writeln!(out, "    patch: {}  # seen from the folder of the configuration", report.file)?;
