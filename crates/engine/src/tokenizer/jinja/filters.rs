@@ -9,8 +9,8 @@ use minijinja::{Environment, Error, State, Value, filters};
 use super::format::{percent, truncated};
 use super::json::tojson;
 use super::methods::{attribute, capitalize, item, lines, strip};
-use super::operators::{items, order};
-use super::repr::{Generator, Tuple, failed, repr, str, type_name};
+use super::operators::{add, items, order};
+use super::repr::{Iterated, Tuple, failed, repr, str, type_name};
 
 pub(super) fn add_to(environment: &mut Environment<'_>) {
     // What Jinja does not have.
@@ -172,7 +172,12 @@ fn collected(value: &Value) -> Result<Value, Error> {
 }
 
 fn generator(values: Vec<Value>) -> Value {
-    Value::from_object(Generator(values))
+    Value::from_object(Iterated { name: "generator", values })
+}
+
+/// What Python's `map` and `select` take: anything that is false counts as an empty list.
+fn given(value: &Value) -> Result<Value, Error> {
+    if value.is_true() { collected(value) } else { Ok(Value::from(Vec::<Value>::new())) }
 }
 
 fn lists(environment: &mut Environment<'_>) {
@@ -199,30 +204,39 @@ fn lists(environment: &mut Environment<'_>) {
         "Undefined" => Ok(generator(Vec::new())),
         _ => Err(failed("Can only get item pairs from a mapping.")),
     });
+    environment.add_filter("sum", |value: &Value, attribute: Option<Value>, start: Option<Value>, named: Kwargs| {
+        let attribute = attribute.or(named.get("attribute")?).filter(|attribute| !attribute.is_none());
+        let start = start.or(named.get("start")?).unwrap_or(Value::from(0));
+        named.assert_all_used()?;
+        items(value)?.try_fold(start, |sum, item| match &attribute {
+            Some(attribute) => add(&sum, &path(&item, attribute)?),
+            None => add(&sum, &item),
+        })
+    });
     environment.add_filter("dictsort", dictsort);
     environment.add_filter("sort", sort);
     environment.add_filter("min", |value: &Value, named: Kwargs| extreme(value, &named, Ordering::Less));
     environment.add_filter("max", |value: &Value, named: Kwargs| extreme(value, &named, Ordering::Greater));
     environment.add_filter("select", |state: &State<'_, '_>, value: &Value, test: Option<Cow<'_, str>>, args: Rest<Value>| {
-        filters::select(state, collected(value)?, test, args).map(generator)
+        filters::select(state, given(value)?, test, args).map(generator)
     });
     environment.add_filter("reject", |state: &State<'_, '_>, value: &Value, test: Option<Cow<'_, str>>, args: Rest<Value>| {
-        filters::reject(state, collected(value)?, test, args).map(generator)
+        filters::reject(state, given(value)?, test, args).map(generator)
     });
     environment.add_filter(
         "selectattr",
         |state: &State<'_, '_>, value: &Value, name: Cow<'_, str>, test: Option<Cow<'_, str>>, args: Rest<Value>| {
-            filters::selectattr(state, collected(value)?, name, test, args).map(generator)
+            filters::selectattr(state, given(value)?, name, test, args).map(generator)
         },
     );
     environment.add_filter(
         "rejectattr",
         |state: &State<'_, '_>, value: &Value, name: Cow<'_, str>, test: Option<Cow<'_, str>>, args: Rest<Value>| {
-            filters::rejectattr(state, collected(value)?, name, test, args).map(generator)
+            filters::rejectattr(state, given(value)?, name, test, args).map(generator)
         },
     );
     environment.add_filter("map", |state: &State<'_, '_>, value: &Value, args: Rest<Value>| {
-        filters::map(state, collected(value)?, args).map(generator)
+        filters::map(state, given(value)?, args).map(generator)
     });
 }
 
@@ -236,8 +250,10 @@ fn pairs(value: &Value) -> Result<Vec<Value>, Error> {
 
 fn length(value: &Value) -> Result<usize, Error> {
     match type_name(value) {
-        "str" | "list" | "tuple" | "dict" | "Undefined" => Ok(items(value)?.count()),
-        other => Err(failed(format!("object of type '{other}' has no len()"))),
+        "NoneType" | "bool" | "int" | "float" | "generator" | "object" => {
+            Err(failed(format!("object of type '{}' has no len()", type_name(value))))
+        }
+        _ => Ok(items(value)?.count()),
     }
 }
 

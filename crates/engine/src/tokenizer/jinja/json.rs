@@ -58,7 +58,7 @@ impl Writer {
         }
         match value.kind() {
             ValueKind::String => self.text(value.as_str().unwrap_or_default()),
-            ValueKind::Seq | ValueKind::Iterable if type_name(value) != "generator" => {
+            ValueKind::Seq | ValueKind::Iterable if matches!(type_name(value), "list" | "tuple") => {
                 let items: Vec<Value> = value.try_iter()?.collect();
                 self.entries("[]", &items, depth, |writer, item| writer.value(item, depth + 1))?;
             }

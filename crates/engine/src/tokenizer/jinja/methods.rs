@@ -7,11 +7,12 @@ use minijinja::{Error, State, Value};
 
 use super::format::str_format;
 use super::operators::items;
-use super::repr::{Tuple, failed, type_name};
+use super::repr::{Iterated, Tuple, failed, type_name};
 
-const DICT: [&str; 12] = [
-    "clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values", "__len__",
-];
+const DICT: [&str; 11] =
+    ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
+
+const DICT_VIEWS: [&str; 3] = ["dict_items", "dict_keys", "dict_values"];
 
 /// A method that is not called, as in `schema.items`: true, and nothing else.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ pub(super) fn item(object: &Value, key: &Value) -> Result<Value, Error> {
         let found = usize::try_from(at).ok().and_then(|at| text.chars().nth(at));
         return Ok(found.map_or(Value::UNDEFINED, |character| Value::from(character.to_string())));
     }
-    if type_name(object) == "generator" {
+    if object.downcast_object_ref::<Iterated>().is_some() {
         return Ok(Value::UNDEFINED);
     }
     let found = object.get_item(key)?;
@@ -92,17 +93,16 @@ fn dict(object: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Err
             let found = object.get_item(key)?;
             if found.is_undefined() { default.unwrap_or(Value::from(())) } else { found }
         }
-        "items" => {
+        "items" | "keys" | "values" => {
             let () = from_args(args)?;
-            pairs()?.into_iter().map(|(key, value)| Value::from_object(Tuple(vec![key, value]))).collect()
-        }
-        "keys" => {
-            let () = from_args(args)?;
-            pairs()?.into_iter().map(|(key, _)| key).collect()
-        }
-        "values" => {
-            let () = from_args(args)?;
-            pairs()?.into_iter().map(|(_, value)| value).collect()
+            let part = |(key, value): (Value, Value)| match name {
+                "items" => Value::from_object(Tuple(vec![key, value])),
+                "keys" => key,
+                _ => value,
+            };
+            let values = pairs()?.into_iter().map(part).collect();
+            let name = DICT_VIEWS.iter().find(|view| view.ends_with(name)).copied().unwrap_or("dict_items");
+            Value::from_object(Iterated { name, values })
         }
         "copy" => {
             let () = from_args(args)?;

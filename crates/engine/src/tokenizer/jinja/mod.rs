@@ -31,8 +31,6 @@ pub(super) fn environment(now: fn() -> DateTime<Local>) -> Environment<'static> 
     });
     filters::add_to(&mut environment);
     operators::add_to(&mut environment);
-    environment.add_function("cycler", minijinja_contrib::globals::cycler);
-    environment.add_function("joiner", minijinja_contrib::globals::joiner);
     environment.add_function("strftime_now", move |format: &str| strftime(format, &now()));
     environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, repr::str(message)?))

@@ -27,21 +27,26 @@ impl Object for Tuple {
     }
 }
 
-/// What Python's filters such as `map` give: true even if nothing comes out of it, and without a length.
+/// What can be iterated over and no more: what filters such as `map` give, and the views of a dict.
 #[derive(Debug)]
-pub(super) struct Generator(pub(super) Vec<Value>);
+pub(super) struct Iterated {
+    /// Python's name of the type: `generator`, `dict_items`, `dict_keys` or `dict_values`.
+    pub(super) name: &'static str,
+    pub(super) values: Vec<Value>,
+}
 
-impl Object for Generator {
+impl Object for Iterated {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Iterable
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Values(self.0.clone())
+        Enumerator::Values(self.values.clone())
     }
 
     fn is_true(self: &Arc<Self>) -> bool {
-        true
+        // Python does not know whether a generator gives anything.
+        self.name == "generator" || !self.values.is_empty()
     }
 }
 
@@ -60,8 +65,7 @@ pub(super) fn type_name(value: &Value) -> &'static str {
         ValueKind::String => "str",
         ValueKind::Bytes => "bytes",
         ValueKind::Seq if value.downcast_object_ref::<Tuple>().is_some() => "tuple",
-        ValueKind::Iterable if value.downcast_object_ref::<Generator>().is_some() => "generator",
-        ValueKind::Seq | ValueKind::Iterable => "list",
+        ValueKind::Seq | ValueKind::Iterable => value.downcast_object_ref::<Iterated>().map_or("list", |found| found.name),
         ValueKind::Map => "dict",
         _ => "object",
     }
@@ -94,7 +98,12 @@ fn write(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
         ValueKind::Number if !value.is_integer() => out.push_str(&float(f64::try_from(value.clone())?)),
         ValueKind::String => text(value.as_str().unwrap_or_default(), out),
         ValueKind::Seq | ValueKind::Iterable => {
-            let tuple = type_name(value) == "tuple";
+            let (name, tuple) = (type_name(value), type_name(value) == "tuple");
+            let view = !matches!(name, "list" | "tuple");
+            if view {
+                out.push_str(name);
+                out.push('(');
+            }
             out.push(if tuple { '(' } else { '[' });
             let mut length = 0;
             for item in value.try_iter()? {
@@ -104,6 +113,7 @@ fn write(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
             }
             out.push_str(if tuple && length == 1 { "," } else { "" });
             out.push(if tuple { ')' } else { ']' });
+            out.push_str(if view { ")" } else { "" });
         }
         ValueKind::Map => {
             out.push('{');
