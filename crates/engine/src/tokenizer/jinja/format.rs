@@ -119,7 +119,9 @@ fn converted(value: &Value, spec: &Spec, conversion: char) -> Result<String, Err
             (None, Some(character)) => Ok(textual(&character.to_string(), &spec)),
             _ => Err(failed("%c requires int or char")),
         },
-        other => Err(failed(format!("unsupported format character '{other}', or one that {} has not", type_name(value)))),
+        other => {
+            Err(failed(format!("unsupported format character '{other}', or one that {} has not", type_name(value))))
+        }
     }
 }
 

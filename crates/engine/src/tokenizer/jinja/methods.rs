@@ -140,10 +140,12 @@ pub(super) fn strip<'t>(text: &'t str, chars: Option<&str>, left: bool, right: b
 
 /// Python's `str.splitlines`.
 pub(super) fn lines(text: &str, keep: bool) -> Vec<&str> {
-    let ends = |character: char| matches!(character, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let ends =
+        |character: char| matches!(character, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
     let (mut lines, mut rest) = (Vec::new(), text);
     while let Some(at) = rest.find(ends) {
-        let length = if rest[at..].starts_with("\r\n") { 2 } else { rest[at..].chars().next().map_or(1, char::len_utf8) };
+        let length =
+            if rest[at..].starts_with("\r\n") { 2 } else { rest[at..].chars().next().map_or(1, char::len_utf8) };
         lines.push(&rest[..if keep { at + length } else { at }]);
         rest = &rest[at + length..];
     }

@@ -7,6 +7,8 @@ mod methods;
 mod operators;
 mod repr;
 mod rewrite;
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Write as _;
 

@@ -22,10 +22,14 @@ pub(super) fn add_to(environment: &mut Environment<'_>) {
         Ok(Value::from_object(Tuple(value.try_iter()?.collect())))
     });
     environment.add_filter("py_in", |item: &Value, container: &Value| contains(container, item));
-    environment.add_filter("py_lt", |a: &Value, b: &Value| Ok::<_, Error>(order("<", a, b)?.is_some_and(Ordering::is_lt)));
-    environment.add_filter("py_le", |a: &Value, b: &Value| Ok::<_, Error>(order("<=", a, b)?.is_some_and(Ordering::is_le)));
-    environment.add_filter("py_gt", |a: &Value, b: &Value| Ok::<_, Error>(order(">", a, b)?.is_some_and(Ordering::is_gt)));
-    environment.add_filter("py_ge", |a: &Value, b: &Value| Ok::<_, Error>(order(">=", a, b)?.is_some_and(Ordering::is_ge)));
+    environment
+        .add_filter("py_lt", |a: &Value, b: &Value| Ok::<_, Error>(order("<", a, b)?.is_some_and(Ordering::is_lt)));
+    environment
+        .add_filter("py_le", |a: &Value, b: &Value| Ok::<_, Error>(order("<=", a, b)?.is_some_and(Ordering::is_le)));
+    environment
+        .add_filter("py_gt", |a: &Value, b: &Value| Ok::<_, Error>(order(">", a, b)?.is_some_and(Ordering::is_gt)));
+    environment
+        .add_filter("py_ge", |a: &Value, b: &Value| Ok::<_, Error>(order(">=", a, b)?.is_some_and(Ordering::is_ge)));
     environment.add_filter("py_mul", multiply);
     environment.add_filter("py_div", |a: &Value, b: &Value| divide("/", a, b));
     environment.add_filter("py_floordiv", |a: &Value, b: &Value| divide("//", a, b));
@@ -229,10 +233,17 @@ fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Val
 }
 
 /// The indices of Python's `slice.indices`, all of them below `length`.
-fn indices(length: usize, start: &Value, stop: &Value, step: &Value) -> Result<impl Iterator<Item = usize> + use<>, Error> {
+fn indices(
+    length: usize,
+    start: &Value,
+    stop: &Value,
+    step: &Value,
+) -> Result<impl Iterator<Item = usize> + use<>, Error> {
     let number = |value: &Value| match Number::of(value) {
         _ if value.is_none() => Ok(None),
-        Some(Number::Int(number)) => Ok(Some(i64::try_from(number).unwrap_or(if number < 0 { i64::MIN } else { i64::MAX }))),
+        Some(Number::Int(number)) => {
+            Ok(Some(i64::try_from(number).unwrap_or(if number < 0 { i64::MIN } else { i64::MAX })))
+        }
         _ => Err(failed(format!("slice indices must be integers or None, not '{}'", type_name(value)))),
     };
     let length = i64::try_from(length).unwrap_or(i64::MAX);

@@ -65,7 +65,9 @@ pub(super) fn type_name(value: &Value) -> &'static str {
         ValueKind::String => "str",
         ValueKind::Bytes => "bytes",
         ValueKind::Seq if value.downcast_object_ref::<Tuple>().is_some() => "tuple",
-        ValueKind::Seq | ValueKind::Iterable => value.downcast_object_ref::<Iterated>().map_or("list", |found| found.name),
+        ValueKind::Seq | ValueKind::Iterable => {
+            value.downcast_object_ref::<Iterated>().map_or("list", |found| found.name)
+        }
         ValueKind::Map => "dict",
         _ => "object",
     }

@@ -3,7 +3,9 @@
 //! minijinja parses the template, and the tree is written out as a template again: `a ~ b` becomes `a|py_concat(b)`, `a.b`
 //! becomes `a|py_attr("b")`, and so on. Calls are written as filters because no variable of a template can hide a filter.
 
-use minijinja::machinery::ast::{BinOpKind, Call, CallArg, CallType, CompareOpKind, Expr, Macro, Slice, Stmt, UnaryOpKind};
+use minijinja::machinery::ast::{
+    BinOpKind, Call, CallArg, CallType, CompareOpKind, Expr, Macro, Slice, Stmt, UnaryOpKind,
+};
 use minijinja::machinery::{Span, WhitespaceConfig, parse};
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
@@ -14,7 +16,7 @@ pub(in super::super) fn rewrite(source: &str) -> Result<String, Error> {
     let whitespace = WhitespaceConfig { keep_trailing_newline: false, lstrip_blocks: true, trim_blocks: true };
     let source = with_generation(&source.replace("\r\n", "\n").replace('\r', "\n"));
     let tree = parse(&source, "chat", minijinja::syntax::SyntaxConfig::default(), whitespace)?;
-    let mut writer = Writer { source: &source, out: String::new(), line: 1 };
+    let mut writer = Writer { source: &source, out: String::new(), line: 1, depth: 0 };
     writer.statement(&tree)?;
     Ok(writer.out)
 }
@@ -49,10 +51,14 @@ enum Kind {
     Whole,
 }
 
+/// Operations in operations, as far as minijinja compiles them without running out of stack.
+const DEPTH: usize = 400;
+
 struct Writer<'s> {
     source: &'s str,
     out: String,
     line: u16,
+    depth: usize,
 }
 
 fn unsupported(what: &str, span: Span) -> Error {
@@ -295,6 +301,16 @@ impl Writer<'_> {
 
     /// `positive` leaves out a sign that stands before the whole of this chain of attributes.
     fn write(&mut self, expr: &Expr<'_>, positive: bool) -> Result<(), Error> {
+        if self.depth > DEPTH {
+            return Err(unsupported(&format!("an expression of more than {DEPTH} operations"), expr.span()));
+        }
+        self.depth += 1;
+        self.write_one(expr, positive)?;
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn write_one(&mut self, expr: &Expr<'_>, positive: bool) -> Result<(), Error> {
         if !positive && !matches!(expr, Expr::UnaryOp(_)) && is_negative(expr) {
             // minijinja reads `-a.b` as `(-a).b`.
             self.put("-(");
