@@ -77,9 +77,10 @@ def plain(message, template):
 def opened(message):
     """`messages::opened`: with the arguments of its tool calls as objects, where their text is one."""
     message = json.loads(json.dumps(message))
-    for call in message.get("tool_calls") or []:
-        function = call.get("function", {})
-        if isinstance(function.get("arguments"), str):
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else []:
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict) and isinstance(function.get("arguments"), str):
             try:
                 arguments = json.loads(function["arguments"])
             except json.JSONDecodeError:

@@ -9,8 +9,8 @@ use minijinja::{Environment, Error, State, Value, filters};
 use super::format::{percent, truncated};
 use super::json::tojson;
 use super::methods::{attribute, capitalize, item, lines, strip};
-use super::operators::{add, items, order};
-use super::repr::{Iterated, Tuple, failed, repr, str, type_name};
+use super::operators::{add, order};
+use super::values::{Iterated, Tuple, failed, items, repr, str, type_name};
 
 pub(super) fn add_to(environment: &mut Environment<'_>) {
     // What Jinja does not have.

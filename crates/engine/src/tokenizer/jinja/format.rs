@@ -6,7 +6,7 @@ use std::str::Chars;
 use minijinja::value::Kwargs;
 use minijinja::{Error, Value};
 
-use super::repr::{Tuple, exponent_text, failed, float, repr, str, type_name};
+use super::values::{Tuple, exponent_text, failed, float, repr, str, type_name};
 
 /// Widths and precisions that are allowed.
 const WIDEST: usize = 1 << 12;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, Value};
 
-use super::repr::{failed, float, type_name};
+use super::values::{failed, float, type_name};
 
 /// Lists in lists, as far as they are written out.
 const DEPTH: usize = 100;

@@ -6,8 +6,7 @@ use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, ValueKind, from_args};
 use minijinja::{Error, State, Value};
 
 use super::format::str_format;
-use super::operators::items;
-use super::repr::{Iterated, Tuple, failed, type_name};
+use super::values::{Iterated, Tuple, failed, items, type_name};
 
 const DICT: [&str; 11] =
     ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];

@@ -1,14 +1,16 @@
 //! Jinja as Hugging Face runs it in Python, on minijinja: the same operators, values, filters and methods.
 
+mod expressions;
 mod filters;
 mod format;
 mod json;
 mod methods;
 mod operators;
-mod repr;
 mod rewrite;
 #[cfg(test)]
 mod tests;
+mod values;
+mod writer;
 
 use std::fmt::Write as _;
 
@@ -27,7 +29,7 @@ pub(super) fn environment(now: fn() -> DateTime<Local>) -> Environment<'static> 
     environment.set_formatter(|out, _, value| {
         match value.as_str() {
             Some(text) => out.write_str(text)?,
-            None => out.write_str(&repr::str(value)?)?,
+            None => out.write_str(&values::str(value)?)?,
         }
         Ok(())
     });
@@ -35,7 +37,7 @@ pub(super) fn environment(now: fn() -> DateTime<Local>) -> Environment<'static> 
     operators::add_to(&mut environment);
     environment.add_function("strftime_now", move |format: &str| strftime(format, &now()));
     environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, repr::str(message)?))
+        Err(Error::new(ErrorKind::InvalidOperation, values::str(message)?))
     });
     environment
 }

@@ -7,7 +7,7 @@ use minijinja::{Environment, Error, State, Value};
 
 use super::format::percent;
 use super::methods;
-use super::repr::{Tuple, failed, str, type_name};
+use super::values::{Tuple, failed, items, str, type_name};
 
 pub(super) fn add_to(environment: &mut Environment<'_>) {
     environment.add_filter("py_concat", |a: &Value, b: &Value| -> Result<String, Error> { Ok(str(a)? + &str(b)?) });
@@ -191,16 +191,6 @@ fn contains(container: &Value, item: &Value) -> Result<bool, Error> {
             _ => Ok(container.try_iter()?.any(|key| key == *item)),
         },
         _ => Ok(items(container)?.any(|found| found == *item)),
-    }
-}
-
-/// What Python iterates over.
-pub(super) fn items(value: &Value) -> Result<Box<dyn Iterator<Item = Value> + '_>, Error> {
-    match (value.as_str(), value.kind()) {
-        (Some(text), _) => Ok(Box::new(text.chars().map(|character| Value::from(character.to_string())))),
-        (None, ValueKind::Undefined) => Ok(Box::new(std::iter::empty())),
-        (None, ValueKind::Seq | ValueKind::Iterable | ValueKind::Map) => Ok(Box::new(value.try_iter()?)),
-        _ => Err(failed(format!("'{}' object is not iterable", type_name(value)))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Values as Python's `str` and `repr` write them.
+//! Values of Python: their types, what is in them, and how `str` and `repr` write them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -70,6 +70,16 @@ pub(super) fn type_name(value: &Value) -> &'static str {
         }
         ValueKind::Map => "dict",
         _ => "object",
+    }
+}
+
+/// What Python iterates over.
+pub(super) fn items(value: &Value) -> Result<Box<dyn Iterator<Item = Value> + '_>, Error> {
+    match (value.as_str(), value.kind()) {
+        (Some(text), _) => Ok(Box::new(text.chars().map(|character| Value::from(character.to_string())))),
+        (None, ValueKind::Undefined) => Ok(Box::new(std::iter::empty())),
+        (None, ValueKind::Seq | ValueKind::Iterable | ValueKind::Map) => Ok(Box::new(value.try_iter()?)),
+        _ => Err(failed(format!("'{}' object is not iterable", type_name(value)))),
     }
 }
 
