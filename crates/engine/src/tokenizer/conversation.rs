@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
 use super::messages::forms;
-use super::{TextCodec, TextError};
+use super::{ChatTemplate, TextCodec, TextError};
 
 /// Unicode's noncharacters: no text that is exchanged has any reason to contain them.
 const MARKS: std::ops::RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
@@ -154,21 +154,7 @@ impl TextCodec {
         let template = self.template.as_ref().ok_or(TextError::NoChatTemplate)?;
         let controls = self.controls(template.source())?;
         let marks = Marks::new(conversation)?;
-        let mut count = 0;
-        let mut marked = Conversation {
-            messages: Vec::new(),
-            tools: conversation.tools.as_ref().map(|tools| marks.value(tools, controls, &mut count)),
-            variables: marks.fields(&conversation.variables, controls, &mut count),
-        };
-        let mut rendered = Err(TextError::NoChatTemplate);
-        for form in forms(&conversation.messages, template.source()) {
-            marked.messages = form.iter().map(|message| marks.message(message, controls, &mut count)).collect();
-            rendered = template.render_conversation(&marked);
-            if rendered.is_ok() {
-                break;
-            }
-        }
-        let rendered = rendered?;
+        let (rendered, count) = rendered(template, conversation, &marks, controls)?;
         self.check_length(&rendered, limit)?;
         if count == 0 {
             return self.encode_rendered(&rendered);
@@ -233,6 +219,30 @@ impl TextCodec {
             self.controls.get_or_init(|| Controls::new(&self.tokenizer, template).map_err(|why| why.to_string()));
         made.as_ref().map_err(|why| TextError::Tokenizer(why.clone()))
     }
+}
+
+/// The text of the template with marks, and how many there are.
+fn rendered(
+    template: &ChatTemplate,
+    conversation: &Conversation,
+    marks: &Marks,
+    controls: &Controls,
+) -> Result<(String, usize), TextError> {
+    let mut count = 0;
+    let mut marked = Conversation {
+        messages: Vec::new(),
+        tools: conversation.tools.as_ref().map(|tools| marks.value(tools, controls, &mut count)),
+        variables: marks.fields(&conversation.variables, controls, &mut count),
+    };
+    let mut rendered = Err(TextError::NoChatTemplate);
+    for form in forms(&conversation.messages, template.source()) {
+        marked.messages = form.iter().map(|message| marks.message(message, controls, &mut count)).collect();
+        rendered = template.render_conversation(&marked);
+        if rendered.is_ok() {
+            break;
+        }
+    }
+    Ok((rendered?, count))
 }
 
 /// Code points that no text of a conversation has.
@@ -353,7 +363,6 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    use super::super::ChatTemplate;
     use super::*;
 
     /// Letters of the vocabulary, as tokens of their own.
@@ -467,5 +476,44 @@ mod tests {
             let text: String = ids.iter().filter_map(|id| codec.token_name(*id)).collect();
             prop_assert_eq!(text, format!("<|im_start|>user\n<User>{}<|im_end|>", content.trim()));
         }
+    }
+
+    /// Marks do not change what a template gives, apart from the marks: over the real templates of
+    /// `jinja::tests`, with every word in brackets that the template has as a control token.
+    #[test]
+    fn marked_conversations_render_alike() {
+        use std::io::Read as _;
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/templates/real.json.gz");
+        let mut text = String::new();
+        flate2::read::GzDecoder::new(std::fs::File::open(path).expect("f")).read_to_string(&mut text).expect("u");
+        let real: Value = serde_json::from_str(&text).expect("JSON");
+        let plain = codec(TEMPLATE);
+        let (mut bad, mut all) = (std::collections::BTreeMap::<String, Vec<String>>::new(), 0);
+        for t in real["templates"].as_array().unwrap() {
+            let source = t["source"].as_str().unwrap();
+            let Ok(template) = ChatTemplate::at(source.into(), real["bos"].as_str().unwrap().into(), real["eos"].as_str().unwrap().into(), || chrono::TimeZone::with_ymd_and_hms(&chrono::Local, 2026, 3, 5, 14, 7, 9).unwrap()) else { continue };
+            let mut tokens: Vec<(String, u32)> = Vec::new();
+            let mut rest = source;
+            while let Some(at) = rest.find('<') {
+                rest = &rest[at..];
+                if let Some(end) = rest.find('>') { let w = &rest[..=end]; if w.len() < 25 && !w.contains([' ', '\n', '{', '\'']) && !w[1..].contains('<') && !tokens.iter().any(|t| t.0 == w) { tokens.push((w.into(), 7)); } }
+                rest = &rest[1..];
+            }
+            tokens.sort_by(|(a, _), (b, _)| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+            let controls = Controls { finder: AhoCorasick::new(tokens.iter().map(|(token, _)| token)).unwrap(), halves: Halves::of(tokens.iter().map(|(token, _)| token.as_str())), tokens, plain: [(*plain.tokenizer).clone(), (*plain.tokenizer).clone()] };
+            for ((label, c), r) in real["conversations"].as_object().unwrap().iter().zip(t["results"].as_array().unwrap()) {
+                let conversation = Conversation { messages: c["messages"].as_array().unwrap().clone(), tools: c.get("tools").cloned(), variables: c["variables"].as_object().cloned().unwrap_or_default() };
+                let marks = Marks::new(&conversation).unwrap();
+                let got = rendered(&template, &conversation, &marks, &controls).ok().map(|(text, _)| text.replace([marks.token, marks.edge], ""));
+                let want = r[1].as_u64().map(|i| real["texts"][i as usize].as_str().unwrap().to_owned());
+                all += 1;
+                if got != want {
+                    let d = match (&got, &want) { (Some(g), Some(w)) => { let at = w.chars().zip(g.chars()).take_while(|(a, b)| a == b).count(); let cut = |s: &str| s.chars().skip(at.saturating_sub(20)).take(60).collect::<String>(); format!("{:?} want {:?}", cut(g), cut(w)) } _ => format!("refused {} {}", got.is_none(), want.is_none()) };
+                    bad.entry(label.clone()).or_default().push(format!("{}: {d}", t["name"]));
+                }
+            }
+        }
+        for (l, v) in &bad { println!("{l}: {}\n   {}", v.len(), v.iter().take(6).cloned().collect::<Vec<_>>().join("\n   ")); }
+        panic!("{} of {all}", bad.values().map(Vec::len).sum::<usize>());
     }
 }

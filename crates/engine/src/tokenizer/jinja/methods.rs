@@ -37,7 +37,7 @@ fn is_dict(value: &Value) -> bool {
 }
 
 fn method(object: &Value, name: &str) -> Option<Value> {
-    let has = is_dict(object) && DICT.contains(&name);
+    let has = DICT.contains(&name) && is_dict(object);
     has.then(|| Value::from_object(Method(object.clone(), name.to_owned())))
 }
 
@@ -52,9 +52,10 @@ pub(super) fn attribute(object: &Value, name: &str) -> Result<Value, Error> {
 /// `object[key]`: an item, or a method.
 pub(super) fn item(object: &Value, key: &Value) -> Result<Value, Error> {
     if let (Some(text), Some(at)) = (object.as_str(), key.as_i64()) {
-        let length = text.chars().count();
-        let at = if at < 0 { at.saturating_add(i64::try_from(length).unwrap_or(i64::MAX)) } else { at };
-        let found = usize::try_from(at).ok().and_then(|at| text.chars().nth(at));
+        let found = match usize::try_from(at) {
+            Ok(at) => text.chars().nth(at),
+            Err(_) => usize::try_from(-(at + 1)).ok().and_then(|back| text.chars().nth_back(back)),
+        };
         return Ok(found.map_or(Value::UNDEFINED, |character| Value::from(character.to_string())));
     }
     if object.downcast_object_ref::<Iterated>().is_some() {

@@ -188,7 +188,7 @@ fn contains(container: &Value, item: &Value) -> Result<bool, Error> {
             ValueKind::Seq | ValueKind::Iterable | ValueKind::Map if type_name(item) != "tuple" => {
                 Err(failed(format!("unhashable type: '{}'", type_name(item))))
             }
-            _ => Ok(container.try_iter()?.any(|key| key == *item)),
+            _ => Ok(!container.get_item(item)?.is_undefined()),
         },
         _ => Ok(items(container)?.any(|found| found == *item)),
     }
