@@ -491,29 +491,67 @@ mod tests {
         let (mut bad, mut all) = (std::collections::BTreeMap::<String, Vec<String>>::new(), 0);
         for t in real["templates"].as_array().unwrap() {
             let source = t["source"].as_str().unwrap();
-            let Ok(template) = ChatTemplate::at(source.into(), real["bos"].as_str().unwrap().into(), real["eos"].as_str().unwrap().into(), || chrono::TimeZone::with_ymd_and_hms(&chrono::Local, 2026, 3, 5, 14, 7, 9).unwrap()) else { continue };
+            let Ok(template) = ChatTemplate::at(
+                source.into(),
+                real["bos"].as_str().unwrap().into(),
+                real["eos"].as_str().unwrap().into(),
+                || chrono::TimeZone::with_ymd_and_hms(&chrono::Local, 2026, 3, 5, 14, 7, 9).unwrap(),
+            ) else {
+                continue;
+            };
             let mut tokens: Vec<(String, u32)> = Vec::new();
             let mut rest = source;
             while let Some(at) = rest.find('<') {
                 rest = &rest[at..];
-                if let Some(end) = rest.find('>') { let w = &rest[..=end]; if w.len() < 25 && !w.contains([' ', '\n', '{', '\'']) && !w[1..].contains('<') && !tokens.iter().any(|t| t.0 == w) { tokens.push((w.into(), 7)); } }
+                if let Some(end) = rest.find('>') {
+                    let w = &rest[..=end];
+                    if w.len() < 25
+                        && !w.contains([' ', '\n', '{', '\''])
+                        && !w[1..].contains('<')
+                        && !tokens.iter().any(|t| t.0 == w)
+                    {
+                        tokens.push((w.into(), 7));
+                    }
+                }
                 rest = &rest[1..];
             }
             tokens.sort_by(|(a, _), (b, _)| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
-            let controls = Controls { finder: AhoCorasick::new(tokens.iter().map(|(token, _)| token)).unwrap(), halves: Halves::of(tokens.iter().map(|(token, _)| token.as_str())), tokens, plain: [(*plain.tokenizer).clone(), (*plain.tokenizer).clone()] };
-            for ((label, c), r) in real["conversations"].as_object().unwrap().iter().zip(t["results"].as_array().unwrap()) {
-                let conversation = Conversation { messages: c["messages"].as_array().unwrap().clone(), tools: c.get("tools").cloned(), variables: c["variables"].as_object().cloned().unwrap_or_default() };
+            let controls = Controls {
+                finder: AhoCorasick::new(tokens.iter().map(|(token, _)| token)).unwrap(),
+                halves: Halves::of(tokens.iter().map(|(token, _)| token.as_str())),
+                tokens,
+                plain: [(*plain.tokenizer).clone(), (*plain.tokenizer).clone()],
+            };
+            for ((label, c), r) in
+                real["conversations"].as_object().unwrap().iter().zip(t["results"].as_array().unwrap())
+            {
+                let conversation = Conversation {
+                    messages: c["messages"].as_array().unwrap().clone(),
+                    tools: c.get("tools").cloned(),
+                    variables: c["variables"].as_object().cloned().unwrap_or_default(),
+                };
                 let marks = Marks::new(&conversation).unwrap();
-                let got = rendered(&template, &conversation, &marks, &controls).ok().map(|(text, _)| text.replace([marks.token, marks.edge], ""));
+                let got = rendered(&template, &conversation, &marks, &controls)
+                    .ok()
+                    .map(|(text, _)| text.replace([marks.token, marks.edge], ""));
                 let want = r[1].as_u64().map(|i| real["texts"][i as usize].as_str().unwrap().to_owned());
                 all += 1;
                 if got != want {
-                    let d = match (&got, &want) { (Some(g), Some(w)) => { let at = w.chars().zip(g.chars()).take_while(|(a, b)| a == b).count(); let cut = |s: &str| s.chars().skip(at.saturating_sub(20)).take(60).collect::<String>(); format!("{:?} want {:?}", cut(g), cut(w)) } _ => format!("refused {} {}", got.is_none(), want.is_none()) };
+                    let d = match (&got, &want) {
+                        (Some(g), Some(w)) => {
+                            let at = w.chars().zip(g.chars()).take_while(|(a, b)| a == b).count();
+                            let cut = |s: &str| s.chars().skip(at.saturating_sub(20)).take(60).collect::<String>();
+                            format!("{:?} want {:?}", cut(g), cut(w))
+                        }
+                        _ => format!("refused {} {}", got.is_none(), want.is_none()),
+                    };
                     bad.entry(label.clone()).or_default().push(format!("{}: {d}", t["name"]));
                 }
             }
         }
-        for (l, v) in &bad { println!("{l}: {}\n   {}", v.len(), v.iter().take(6).cloned().collect::<Vec<_>>().join("\n   ")); }
+        for (l, v) in &bad {
+            println!("{l}: {}\n   {}", v.len(), v.iter().take(6).cloned().collect::<Vec<_>>().join("\n   "));
+        }
         panic!("{} of {all}", bad.values().map(Vec::len).sum::<usize>());
     }
 }

@@ -342,7 +342,7 @@ fn general(number: f64, digits: usize, keep: bool, lower: i32) -> String {
         Ok(after) if exponent >= -4 && (lower == 0 || after >= 1) => stripped(&format!("{number:.after$}")),
         _ => {
             let mantissa = text.split_once('e').map_or("", |(mantissa, _)| mantissa);
-            stripped(mantissa) + &exponent_text(exponent)
+            format!("{}{}", stripped(mantissa), exponent_text(exponent))
         }
     }
 }

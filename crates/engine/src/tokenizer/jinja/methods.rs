@@ -159,7 +159,7 @@ pub(super) fn lines(text: &str, keep: bool) -> Vec<&str> {
 pub(super) fn capitalize(text: &str) -> String {
     let mut characters = text.chars();
     let first: String = characters.next().into_iter().flat_map(char::to_uppercase).collect();
-    first + &characters.as_str().to_lowercase()
+    first + characters.as_str().to_lowercase().as_str()
 }
 
 /// Python's `str.title`: a capital after what is no letter.

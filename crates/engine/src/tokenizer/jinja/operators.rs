@@ -10,7 +10,8 @@ use super::methods;
 use super::values::{Tuple, failed, items, str, type_name};
 
 pub(super) fn add_to(environment: &mut Environment<'_>) {
-    environment.add_filter("py_concat", |a: &Value, b: &Value| -> Result<String, Error> { Ok(str(a)? + &str(b)?) });
+    environment
+        .add_filter("py_concat", |a: &Value, b: &Value| -> Result<String, Error> { Ok(str(a)? + str(b)?.as_str()) });
     environment.add_filter("py_attr", |object: &Value, name: &str| methods::attribute(object, name));
     environment.add_filter("py_item", |object: &Value, key: &Value| methods::item(object, key));
     environment.add_filter("py_call", |state: &State<'_, '_>, object: &Value, name: &str, args: Rest<Value>| {
