@@ -14,11 +14,10 @@ use aho_corasick::AhoCorasick;
 use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
+use super::jinja::{MARKS, edge_of};
 use super::messages::forms;
 use super::{ChatTemplate, TextCodec, TextError};
 
-/// Unicode's noncharacters: no text that is exchanged has any reason to contain them.
-const MARKS: std::ops::RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
 /// Roles that templates may make a token of, as in `<|user|>`.
 const ROLES: [&str; 8] = ["system", "developer", "user", "assistant", "tool", "function", "ipython", "observation"];
 
@@ -264,11 +263,12 @@ impl Marks {
         let values = conversation.messages.iter().chain(&conversation.tools).chain(conversation.variables.values());
         values.for_each(|value| each_text(value, &mut note));
         conversation.variables.keys().for_each(|name| note(name));
-        let mut free = MARKS.zip(used).filter(|(_, used)| !used).map(|(mark, _)| mark);
-        match (free.next(), free.next()) {
-            (Some(token), Some(edge)) => Ok(Self { token, edge }),
-            _ => Err(TextError::Template("the messages use the noncharacters from U+FDD0 to U+FDEF".into())),
-        }
+        let tokens = MARKS.step_by(2).zip(used.chunks(2));
+        let mut free = tokens.filter(|(_, used)| !used.contains(&true)).map(|(token, _)| token);
+        let token = free.next().ok_or_else(|| {
+            TextError::Template("the messages use all pairs of the noncharacters from U+FDD0 to U+FDEF".into())
+        })?;
+        Ok(Self { token, edge: edge_of(token) })
     }
 
     fn message(&self, message: &Value, controls: &Controls, count: &mut usize) -> Value {
@@ -357,6 +357,9 @@ fn each_text(value: &Value, note: &mut impl FnMut(&str)) {
 }
 
 #[cfg(test)]
+mod real;
+
+#[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
@@ -369,7 +372,7 @@ mod tests {
     const LETTERS: &str = "<|>im_endstaru User:\n{}\"',[]nametypobjcprs/";
 
     /// A tokenizer of single characters, two special tokens, and a role marker that is none.
-    fn codec(template: &str) -> TextCodec {
+    pub(super) fn codec(template: &str) -> TextCodec {
         let mut letters: Vec<char> = LETTERS.chars().collect();
         letters.sort_unstable();
         letters.dedup();
@@ -476,82 +479,5 @@ mod tests {
             let text: String = ids.iter().filter_map(|id| codec.token_name(*id)).collect();
             prop_assert_eq!(text, format!("<|im_start|>user\n<User>{}<|im_end|>", content.trim()));
         }
-    }
-
-    /// Marks do not change what a template gives, apart from the marks: over the real templates of
-    /// `jinja::tests`, with every word in brackets that the template has as a control token.
-    #[test]
-    fn marked_conversations_render_alike() {
-        use std::io::Read as _;
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/templates/real.json.gz");
-        let mut text = String::new();
-        flate2::read::GzDecoder::new(std::fs::File::open(path).expect("f")).read_to_string(&mut text).expect("u");
-        let real: Value = serde_json::from_str(&text).expect("JSON");
-        let plain = codec(TEMPLATE);
-        let (mut bad, mut all) = (std::collections::BTreeMap::<String, Vec<String>>::new(), 0);
-        for t in real["templates"].as_array().unwrap() {
-            let source = t["source"].as_str().unwrap();
-            let Ok(template) = ChatTemplate::at(
-                source.into(),
-                real["bos"].as_str().unwrap().into(),
-                real["eos"].as_str().unwrap().into(),
-                || chrono::TimeZone::with_ymd_and_hms(&chrono::Local, 2026, 3, 5, 14, 7, 9).unwrap(),
-            ) else {
-                continue;
-            };
-            let mut tokens: Vec<(String, u32)> = Vec::new();
-            let mut rest = source;
-            while let Some(at) = rest.find('<') {
-                rest = &rest[at..];
-                if let Some(end) = rest.find('>') {
-                    let w = &rest[..=end];
-                    if w.len() < 25
-                        && !w.contains([' ', '\n', '{', '\''])
-                        && !w[1..].contains('<')
-                        && !tokens.iter().any(|t| t.0 == w)
-                    {
-                        tokens.push((w.into(), 7));
-                    }
-                }
-                rest = &rest[1..];
-            }
-            tokens.sort_by(|(a, _), (b, _)| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
-            let controls = Controls {
-                finder: AhoCorasick::new(tokens.iter().map(|(token, _)| token)).unwrap(),
-                halves: Halves::of(tokens.iter().map(|(token, _)| token.as_str())),
-                tokens,
-                plain: [(*plain.tokenizer).clone(), (*plain.tokenizer).clone()],
-            };
-            for ((label, c), r) in
-                real["conversations"].as_object().unwrap().iter().zip(t["results"].as_array().unwrap())
-            {
-                let conversation = Conversation {
-                    messages: c["messages"].as_array().unwrap().clone(),
-                    tools: c.get("tools").cloned(),
-                    variables: c["variables"].as_object().cloned().unwrap_or_default(),
-                };
-                let marks = Marks::new(&conversation).unwrap();
-                let got = rendered(&template, &conversation, &marks, &controls)
-                    .ok()
-                    .map(|(text, _)| text.replace([marks.token, marks.edge], ""));
-                let want = r[1].as_u64().map(|i| real["texts"][i as usize].as_str().unwrap().to_owned());
-                all += 1;
-                if got != want {
-                    let d = match (&got, &want) {
-                        (Some(g), Some(w)) => {
-                            let at = w.chars().zip(g.chars()).take_while(|(a, b)| a == b).count();
-                            let cut = |s: &str| s.chars().skip(at.saturating_sub(20)).take(60).collect::<String>();
-                            format!("{:?} want {:?}", cut(g), cut(w))
-                        }
-                        _ => format!("refused {} {}", got.is_none(), want.is_none()),
-                    };
-                    bad.entry(label.clone()).or_default().push(format!("{}: {d}", t["name"]));
-                }
-            }
-        }
-        for (l, v) in &bad {
-            println!("{l}: {}\n   {}", v.len(), v.iter().take(6).cloned().collect::<Vec<_>>().join("\n   "));
-        }
-        panic!("{} of {all}", bad.values().map(Vec::len).sum::<usize>());
     }
 }

@@ -8,9 +8,10 @@ use minijinja::{Environment, Error, State, Value, filters};
 
 use super::format::{percent, truncated};
 use super::json::tojson;
-use super::methods::{attribute, capitalize, item, lines, strip};
+use super::marks::strip;
+use super::methods::{attribute, capitalize, item, lines};
 use super::operators::{add, order};
-use super::values::{Iterated, Tuple, failed, items, repr, str, type_name};
+use super::values::{Iterated, Tuple, failed, is_space, items, repr, str, type_name};
 
 pub(super) fn add_to(environment: &mut Environment<'_>) {
     // What Jinja does not have.
@@ -37,7 +38,7 @@ fn texts(environment: &mut Environment<'_>) {
         });
     }
     environment.add_filter("trim", |value: &Value, chars: Option<&str>| -> Result<String, Error> {
-        Ok(strip(&str(value)?, chars, true, true).to_owned())
+        Ok(strip(&str(value)?, chars, true, true))
     });
     environment.add_filter("upper", |value: &Value| -> Result<String, Error> { Ok(str(value)?.to_uppercase()) });
     environment.add_filter("lower", |value: &Value| -> Result<String, Error> { Ok(str(value)?.to_lowercase()) });
@@ -130,7 +131,7 @@ fn number(value: &Value) -> Option<f64> {
 
 /// Python's `float(text)`.
 fn parsed(text: &str) -> Option<f64> {
-    strip(text, None, true, true).parse().ok()
+    text.trim_matches(is_space).parse().ok()
 }
 
 fn int(value: &Value, default: Option<i64>, base: Option<u32>) -> Result<Value, Error> {
@@ -141,7 +142,7 @@ fn int(value: &Value, default: Option<i64>, base: Option<u32>) -> Result<Value, 
     let read = match value.as_str() {
         None => number(value),
         Some(text) => {
-            let text = strip(text, None, true, true);
+            let text = text.trim_matches(is_space);
             let base = base.unwrap_or(10);
             if (2..=36).contains(&base)
                 && let Ok(number) = i64::from_str_radix(text, base)

@@ -6,7 +6,8 @@ use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, ValueKind, from_args};
 use minijinja::{Error, State, Value};
 
 use super::format::str_format;
-use super::values::{Iterated, Tuple, failed, items, type_name};
+use super::marks::{after_marks, strip};
+use super::values::{Iterated, Tuple, failed, is_space, items, type_name};
 
 const DICT: [&str; 11] =
     ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
@@ -126,18 +127,6 @@ fn list(object: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Err
     at.map(|at| Some(Value::from(at))).ok_or_else(|| failed("the item is not in the list"))
 }
 
-/// Python's `str.isspace` of one character.
-pub(super) fn is_space(character: char) -> bool {
-    character.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&character)
-}
-
-/// `strip` on the left, on the right or on both sides.
-pub(super) fn strip<'t>(text: &'t str, chars: Option<&str>, left: bool, right: bool) -> &'t str {
-    let stripped = |character: char| chars.map_or_else(|| is_space(character), |chars| chars.contains(character));
-    let text = if left { text.trim_start_matches(stripped) } else { text };
-    if right { text.trim_end_matches(stripped) } else { text }
-}
-
 /// Python's `str.splitlines`.
 pub(super) fn lines(text: &str, keep: bool) -> Vec<&str> {
     let ends =
@@ -157,9 +146,10 @@ pub(super) fn lines(text: &str, keep: bool) -> Vec<&str> {
 
 /// Python's `str.capitalize`.
 pub(super) fn capitalize(text: &str) -> String {
+    let (marks, text) = after_marks(text);
     let mut characters = text.chars();
     let first: String = characters.next().into_iter().flat_map(char::to_uppercase).collect();
-    first + characters.as_str().to_lowercase().as_str()
+    format!("{marks}{first}{}", characters.as_str().to_lowercase())
 }
 
 /// Python's `str.title`: a capital after what is no letter.
@@ -287,7 +277,10 @@ fn searched(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Err
     Ok(Some(match name {
         "startswith" | "endswith" => {
             let (part,): (&Value,) = from_args(args)?;
-            let is = |part: &str| if name == "startswith" { text.starts_with(part) } else { text.ends_with(part) };
+            let is = |part: &str| match name {
+                "startswith" => text.starts_with(part) || after_marks(text).1.starts_with(part),
+                _ => text.ends_with(part),
+            };
             match (part.as_str(), type_name(part)) {
                 (Some(part), _) => Value::from(is(part)),
                 (None, "tuple") => Value::from(part.try_iter()?.any(|part| part.as_str().is_some_and(is))),
@@ -353,8 +346,12 @@ fn split_at<'t>(text: &'t str, between: &str, most: usize, right: bool) -> Vec<&
     text.splitn(most, between).collect()
 }
 
+fn trimmed(text: &str, right: bool) -> &str {
+    if right { text.trim_end_matches(is_space) } else { text.trim_start_matches(is_space) }
+}
+
 fn split_words(text: &str, most: usize, right: bool) -> Vec<&str> {
-    let (mut parts, mut rest) = (Vec::new(), strip(text, None, !right, right));
+    let (mut parts, mut rest) = (Vec::new(), trimmed(text, right));
     while !rest.is_empty() {
         let found = if right { rest.rfind(is_space) } else { rest.find(is_space) };
         let (Some(at), true) = (found, parts.len() < most) else {
@@ -364,7 +361,7 @@ fn split_words(text: &str, most: usize, right: bool) -> Vec<&str> {
         let next = at + rest[at..].chars().next().map_or(1, char::len_utf8);
         let (part, others) = if right { (&rest[next..], &rest[..at]) } else { (&rest[..at], &rest[next..]) };
         parts.push(part);
-        rest = strip(others, None, !right, right);
+        rest = trimmed(others, right);
     }
     if right {
         parts.reverse();

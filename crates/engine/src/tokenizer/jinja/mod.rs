@@ -4,11 +4,12 @@ mod expressions;
 mod filters;
 mod format;
 mod json;
+mod marks;
 mod methods;
 mod operators;
 mod rewrite;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod values;
 mod writer;
 
@@ -17,6 +18,7 @@ use std::fmt::Write as _;
 use chrono::{DateTime, Local, TimeZone};
 use minijinja::{Environment, Error, ErrorKind, Value};
 
+pub(super) use self::marks::{MARKS, edge_of};
 pub(super) use self::rewrite::rewrite;
 
 /// Instructions that a template may take: thousands of messages, and no endless loop.

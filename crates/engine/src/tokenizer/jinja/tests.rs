@@ -11,21 +11,21 @@ use super::super::messages::forms;
 use super::super::{ChatTemplate, Conversation};
 
 #[derive(Deserialize)]
-struct Real {
+pub(in super::super) struct Real {
     clock: String,
-    bos: String,
-    eos: String,
-    conversations: Map<String, Value>,
-    templates: Vec<Template>,
-    texts: Vec<String>,
+    pub(in super::super) bos: String,
+    pub(in super::super) eos: String,
+    pub(in super::super) conversations: Map<String, Value>,
+    pub(in super::super) templates: Vec<Template>,
+    pub(in super::super) texts: Vec<String>,
 }
 
 #[derive(Deserialize)]
-struct Template {
-    name: String,
-    source: String,
+pub(in super::super) struct Template {
+    pub(in super::super) name: String,
+    pub(in super::super) source: String,
     /// For every conversation, how many forms of its messages Python refused, and the text of the next one.
-    results: Vec<(Option<usize>, Option<usize>)>,
+    pub(in super::super) results: Vec<(Option<usize>, Option<usize>)>,
 }
 
 #[derive(Deserialize)]
@@ -38,8 +38,16 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/templates").join(name)
 }
 
+/// The real templates and Python's texts.
+pub(in super::super) fn real() -> Real {
+    let packed = std::fs::File::open(fixture("real.json.gz")).expect("the fixture");
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(packed).read_to_string(&mut text).expect("unpacks");
+    serde_json::from_str(&text).expect("JSON")
+}
+
 /// The time of the fixtures.
-fn clock() -> DateTime<Local> {
+pub(in super::super) fn clock() -> DateTime<Local> {
     Local.with_ymd_and_hms(2026, 3, 5, 14, 7, 9).single().expect("a time that is once")
 }
 
@@ -62,7 +70,7 @@ fn render(template: &ChatTemplate, source: &str, conversation: &Value) -> (usize
 }
 
 /// Where two texts differ, with some of what follows.
-fn difference(want: &str, got: &str) -> String {
+pub(in super::super) fn difference(want: &str, got: &str) -> String {
     let at = want.chars().zip(got.chars()).take_while(|(a, b)| a == b).count();
     let from = |text: &str| text.chars().skip(at.saturating_sub(20)).take(80).collect::<String>();
     format!("at {at}: {:?}, in Python {:?}", from(got), from(want))
@@ -70,10 +78,7 @@ fn difference(want: &str, got: &str) -> String {
 
 #[test]
 fn real_templates_give_the_text_of_python_or_are_refused_as_there() {
-    let packed = std::fs::File::open(fixture("real.json.gz")).expect("the fixture");
-    let mut text = String::new();
-    flate2::read::GzDecoder::new(packed).read_to_string(&mut text).expect("unpacks");
-    let real: Real = serde_json::from_str(&text).expect("JSON");
+    let real = real();
     assert_eq!(real.clock, clock().format("%Y-%m-%dT%H:%M:%S").to_string());
     assert!(real.templates.len() >= 148 && real.conversations.len() >= 49);
     let (mut differences, mut texts, mut refusals) = (Vec::new(), 0, 0);

@@ -83,6 +83,11 @@ pub(super) fn items(value: &Value) -> Result<Box<dyn Iterator<Item = Value> + '_
     }
 }
 
+/// Python's `str.isspace` of one character.
+pub(super) fn is_space(character: char) -> bool {
+    character.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&character)
+}
+
 /// Python's `str`.
 pub(super) fn str(value: &Value) -> Result<String, Error> {
     match (value.kind(), value.as_str()) {
