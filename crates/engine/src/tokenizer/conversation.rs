@@ -14,11 +14,10 @@ use aho_corasick::AhoCorasick;
 use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
+use super::jinja::{MARKS, edge_of};
 use super::messages::forms;
-use super::{TextCodec, TextError};
+use super::{ChatTemplate, TextCodec, TextError};
 
-/// Unicode's noncharacters: no text that is exchanged has any reason to contain them.
-const MARKS: std::ops::RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
 /// Roles that templates may make a token of, as in `<|user|>`.
 const ROLES: [&str; 8] = ["system", "developer", "user", "assistant", "tool", "function", "ipython", "observation"];
 
@@ -154,21 +153,7 @@ impl TextCodec {
         let template = self.template.as_ref().ok_or(TextError::NoChatTemplate)?;
         let controls = self.controls(template.source())?;
         let marks = Marks::new(conversation)?;
-        let mut count = 0;
-        let mut marked = Conversation {
-            messages: Vec::new(),
-            tools: conversation.tools.as_ref().map(|tools| marks.value(tools, controls, &mut count)),
-            variables: marks.fields(&conversation.variables, controls, &mut count),
-        };
-        let mut rendered = Err(TextError::NoChatTemplate);
-        for form in forms(&conversation.messages, template.source()) {
-            marked.messages = form.iter().map(|message| marks.message(message, controls, &mut count)).collect();
-            rendered = template.render_conversation(&marked);
-            if rendered.is_ok() {
-                break;
-            }
-        }
-        let rendered = rendered?;
+        let (rendered, count) = rendered(template, conversation, &marks, controls)?;
         self.check_length(&rendered, limit)?;
         if count == 0 {
             return self.encode_rendered(&rendered);
@@ -235,6 +220,30 @@ impl TextCodec {
     }
 }
 
+/// The text of the template with marks, and how many there are.
+fn rendered(
+    template: &ChatTemplate,
+    conversation: &Conversation,
+    marks: &Marks,
+    controls: &Controls,
+) -> Result<(String, usize), TextError> {
+    let mut count = 0;
+    let mut marked = Conversation {
+        messages: Vec::new(),
+        tools: conversation.tools.as_ref().map(|tools| marks.value(tools, controls, &mut count)),
+        variables: marks.fields(&conversation.variables, controls, &mut count),
+    };
+    let mut rendered = Err(TextError::NoChatTemplate);
+    for form in forms(&conversation.messages, template.source()) {
+        marked.messages = form.iter().map(|message| marks.message(message, controls, &mut count)).collect();
+        rendered = template.render_conversation(&marked);
+        if rendered.is_ok() {
+            break;
+        }
+    }
+    Ok((rendered?, count))
+}
+
 /// Code points that no text of a conversation has.
 struct Marks {
     /// In front of a token that the client wrote out.
@@ -254,11 +263,12 @@ impl Marks {
         let values = conversation.messages.iter().chain(&conversation.tools).chain(conversation.variables.values());
         values.for_each(|value| each_text(value, &mut note));
         conversation.variables.keys().for_each(|name| note(name));
-        let mut free = MARKS.zip(used).filter(|(_, used)| !used).map(|(mark, _)| mark);
-        match (free.next(), free.next()) {
-            (Some(token), Some(edge)) => Ok(Self { token, edge }),
-            _ => Err(TextError::Template("the messages use the noncharacters from U+FDD0 to U+FDEF".into())),
-        }
+        let tokens = MARKS.step_by(2).zip(used.chunks(2));
+        let mut free = tokens.filter(|(_, used)| !used.contains(&true)).map(|(token, _)| token);
+        let token = free.next().ok_or_else(|| {
+            TextError::Template("the messages use all pairs of the noncharacters from U+FDD0 to U+FDEF".into())
+        })?;
+        Ok(Self { token, edge: edge_of(token) })
     }
 
     fn message(&self, message: &Value, controls: &Controls, count: &mut usize) -> Value {
@@ -347,20 +357,22 @@ fn each_text(value: &Value, note: &mut impl FnMut(&str)) {
 }
 
 #[cfg(test)]
+mod real;
+
+#[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
     use serde_json::json;
 
-    use super::super::ChatTemplate;
     use super::*;
 
     /// Letters of the vocabulary, as tokens of their own.
     const LETTERS: &str = "<|>im_endstaru User:\n{}\"',[]nametypobjcprs/";
 
     /// A tokenizer of single characters, two special tokens, and a role marker that is none.
-    fn codec(template: &str) -> TextCodec {
+    pub(super) fn codec(template: &str) -> TextCodec {
         let mut letters: Vec<char> = LETTERS.chars().collect();
         letters.sort_unstable();
         letters.dedup();

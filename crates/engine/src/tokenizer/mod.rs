@@ -4,6 +4,7 @@ mod chat;
 mod conversation;
 mod from_dir;
 mod from_gguf;
+mod jinja;
 mod messages;
 mod stream;
 mod token_bytes;
