@@ -9,3 +9,4 @@ mod heads;
 mod loading;
 mod models;
 mod systems;
+mod virtual_time;
