@@ -89,7 +89,16 @@ fn all_systems_at_all_concurrencies_are_equal_to_the_last_byte() {
         [&[], &["--request-rate", "5", "--burstiness", "0.25"], &["--workload", "random", "--input-len", "300-600"]];
     for load in loads {
         let mut args = vec!["--system", systems, "--concurrency", "1,4,16", "--num-prompts", "24", "--ignore-eos"];
-        args.extend(["--max-tokens", "48", "--warmup", "3", "--seed", "5", "--percentile-metrics", "ttft,tpot,itl,e2el"]);
+        args.extend([
+            "--max-tokens",
+            "48",
+            "--warmup",
+            "3",
+            "--seed",
+            "5",
+            "--percentile-metrics",
+            "ttft,tpot,itl,e2el",
+        ]);
         args.extend(load);
         let ((first, _), (second, _)) = (run(&args), run(&args));
         let cells = |dir: &Path| -> Vec<PathBuf> {

@@ -47,7 +47,10 @@ pub(super) fn launch(plan: &Plan, config: &Config, make_policy: MakePolicy<'_>) 
     let facts = node::facts(config, thresholds, (common.vocab, vocabulary), (*kv_blocks, *token_limit));
     let warnings = [plan.warnings.clone(), file_warnings(plan, &files)].concat();
     let runners = load_runners(plan, config, files, &options)?;
-    let info = LaunchInfo { warnings: warnings.into_iter().chain(ignored_costs(config)).collect(), ..launch_info(plan, config, &resolved) };
+    let info = LaunchInfo {
+        warnings: warnings.into_iter().chain(ignored_costs(config)).collect(),
+        ..launch_info(plan, config, &resolved)
+    };
     let limits = limits(plan, &resolved);
     let (policy, detached) = detached(plan, policy);
     let (watch, epoch) = (Watch::new(), Instant::now());

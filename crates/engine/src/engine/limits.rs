@@ -38,8 +38,7 @@ impl Limits {
         if !sampling.stop.is_empty() && !self.has_texts {
             return Err(SubmitError::Invalid("`stop` needs text, and emulated models write none".into()));
         }
-        if request.logprobs.is_some_and(|top| top > MAX_TOP_LOGPROBS)
-            || (request.logprobs.is_some() && !self.has_texts)
+        if request.logprobs.is_some_and(|top| top > MAX_TOP_LOGPROBS) || (request.logprobs.is_some() && !self.has_texts)
         {
             return Err(SubmitError::Invalid(match self.has_texts {
                 true => format!("`logprobs` asks for {:?} tokens, at most {MAX_TOP_LOGPROBS}", request.logprobs),

@@ -224,7 +224,8 @@ impl Run<'_> {
         let models = progress.models.as_ref().map(|stats| results::model_summaries(stats, None));
         let slo = Slo { ttft_ms: spec.slo_ttft_ms, tpot_ms: spec.slo_tpot_ms, e2el_ms: spec.slo_e2el_ms };
         let emulated = cell.config.as_ref().is_some_and(Config::is_emulated);
-        let info = backend.map_or_else(|| json!({"emulated": emulated, "virtual_time": spec.virtual_time}), Backend::info);
+        let info =
+            backend.map_or_else(|| json!({"emulated": emulated, "virtual_time": spec.virtual_time}), Backend::info);
         let mut summary = Summary::new(&cell.label, progress.measured(), slo, models, info);
         summary.max_concurrency = cell.concurrency;
         summary.thresholds = backend.map(Backend::thresholds).unwrap_or_default().to_vec();
