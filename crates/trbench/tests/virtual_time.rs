@@ -78,7 +78,7 @@ fn rows_are_exact_and_marked_everywhere() {
     real_args.extend(["--num-prompts", "8", "--max-tokens", "100"]);
     assert!(trbench(&real_args).status.success());
     let compared = trbench(&["compare", path(dir.path()), path(real.path())]);
-    let says = text(&compared.stderr) + &text(&compared.stdout);
+    let says = format!("{}{}", text(&compared.stderr), text(&compared.stdout));
     assert!(says.contains("virtual-time"), "{says}");
 }
 

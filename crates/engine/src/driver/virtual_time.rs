@@ -192,7 +192,8 @@ impl VirtualDriver {
         self.now = time.max(self.now);
     }
 
-    /// Launches everything that is due now.
+    /// Launches everything that is due now. In rounds, the end of a turn may have something for clients: then it has to be
+    /// called again once they have had their say.
     pub(crate) fn launch(&mut self) {
         match &self.stepping {
             Stepping::Rounds(_) => self.go_on_with_round(),
@@ -308,6 +309,10 @@ impl VirtualDriver {
                 return;
             }
             if round.turn == 0 && round.held.is_none() {
+                if !self.events.is_empty() {
+                    // What clients make of it belongs to this round.
+                    return;
+                }
                 let arrived = std::mem::take(&mut round.inbox);
                 for (id, request) in arrived {
                     self.feed(self.entry, Event::ClientRequest(id, request));

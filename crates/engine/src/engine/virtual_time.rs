@@ -169,12 +169,17 @@ impl VirtualEngine {
         timer
     }
 
-    /// Launches what is due, and lets everything of the next instant happen. False when nothing is left: then requests
-    /// that are still open never end, and their streams are closed.
+    /// Launches what is due, and lets everything of the next instant happen; the clock stays where it is when launching has
+    /// left something for clients. False when nothing is left: then requests that are still open never end, and their
+    /// streams are closed.
     pub fn advance(&self) -> bool {
         let mut state = self.state.borrow_mut();
         let State { driver, adaptation, .. } = &mut *state;
         driver.launch();
+        if !driver.events.is_empty() {
+            self.hand_out(&mut state);
+            return true;
+        }
         if let (Some(adaptation), Some(time)) = (adaptation, driver.next_time()) {
             adaptation.follow(driver, time);
         }
