@@ -1,6 +1,7 @@
 //! The engine: loads models, starts one subserver per model, takes requests, gives out token streams.
 
 mod launch;
+mod limits;
 mod load;
 mod node;
 mod plan;
@@ -8,9 +9,11 @@ mod resources;
 mod start;
 mod stream;
 mod thresholds;
+mod virtual_time;
 
 pub use plan::Plan;
 pub use stream::TokenStream;
+pub use virtual_time::{Timed, VirtualEngine, VirtualStream};
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -28,7 +31,8 @@ use crate::model::ModelError;
 use crate::node::{Node, NodeError, PeerView};
 use crate::profile::{Recorder, Span};
 use crate::tokenizer::TextCodec;
-use tokenrouter_core::request::{MAX_TOP_LOGPROBS, ModelIndex, Request, RequestId};
+use limits::Limits;
+use tokenrouter_core::request::{ModelIndex, Request, RequestId};
 use tokenrouter_core::routing::registry::{self, BuiltPolicy, SystemView};
 use tokenrouter_core::scheduler::{Event, MAX_STEPS_WITHOUT_COMMIT, ModelStats, Snapshot};
 use tokenrouter_core::token_texts::TokenTexts;
@@ -133,11 +137,7 @@ struct Inner {
     healthy: Arc<AtomicBool>,
     /// Who failed first.
     failed: Arc<OnceLock<String>>,
-    max_open: usize,
-    vocab: usize,
-    token_limit: usize,
-    has_texts: bool,
-    takes_threshold: bool,
+    limits: Limits,
     /// Present when clients take requests from model to model (`system.execution: standard`).
     detached: Option<Arc<DetachedStates>>,
     /// The model of this node, when each has its own.
@@ -151,6 +151,14 @@ impl Inner {
         while let Err(TrySendError::Full(back)) = self.inboxes[model].try_send(inbound) {
             inbound = back;
             std::thread::yield_now();
+        }
+    }
+
+    /// Takes a request on to another model, as a new one.
+    fn go_on(&self, id: RequestId, to: ModelIndex, request: Arc<Request>) {
+        self.tell(to, Event::ClientRequest(id, request));
+        if self.streams.is_aborted(id) {
+            self.tell(to, Event::Cancel(id));
         }
     }
 }
@@ -188,6 +196,9 @@ pub struct LaunchInfo {
     pub token_limit: usize,
     /// Whether latency profiles stand in for the models.
     pub emulated: bool,
+    /// Whether they do so in virtual time.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub virtual_time: bool,
     /// The model of this node, when each has its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_model: Option<String>,
@@ -224,11 +235,8 @@ impl Engine {
     /// Takes a request. Its tokens come out of the stream as they are committed; dropping the stream cancels it.
     pub fn generate(&self, request: Request) -> Result<TokenStream, SubmitError> {
         let inner = &self.inner;
-        let request = self.check(request)?;
-        let open = inner.streams.len();
-        if open >= inner.max_open {
-            return Err(SubmitError::Overloaded { open, limit: inner.max_open });
-        }
+        self.check_accepting()?;
+        let request = inner.limits.check(request, inner.streams.len())?;
         let id = RequestId(inner.next_id.fetch_add(1, Ordering::Relaxed));
         // Room for every token, every step of a trace, and the end: the engine never waits for a slow reader.
         let logprobs = if request.logprobs.is_some() { request.sampling.max_tokens } else { 0 };
@@ -245,7 +253,7 @@ impl Engine {
         Ok(TokenStream::new(id, (receiver, admitted), Arc::clone(inner), hops))
     }
 
-    fn check(&self, mut request: Request) -> Result<Request, SubmitError> {
+    fn check_accepting(&self) -> Result<(), SubmitError> {
         let inner = &self.inner;
         if !inner.healthy.load(Ordering::Acquire) {
             return Err(SubmitError::Failed);
@@ -256,53 +264,6 @@ impl Engine {
         if let Some(local) = inner.local.filter(|local| *local != inner.entry) {
             let name = |model: ModelIndex| inner.names[model].clone();
             return Err(SubmitError::NotEntry { local: name(local), entry: name(inner.entry) });
-        }
-        if request.prompt.is_empty() {
-            return Err(SubmitError::Invalid("the prompt is empty".into()));
-        }
-        if let Some(id) = request.prompt.iter().find(|id| **id as usize >= inner.vocab) {
-            let message = format!("token id {id} is outside the vocabulary of {} tokens", inner.vocab);
-            return Err(SubmitError::Invalid(message));
-        }
-        let sampling = &mut request.sampling;
-        sampling.check().map_err(SubmitError::Invalid)?;
-        if !sampling.stop.is_empty() && !inner.has_texts {
-            return Err(SubmitError::Invalid("`stop` needs text, and emulated models write none".into()));
-        }
-        if request.logprobs.is_some_and(|top| top > MAX_TOP_LOGPROBS)
-            || (request.logprobs.is_some() && !inner.has_texts)
-        {
-            return Err(SubmitError::Invalid(match inner.has_texts {
-                true => format!("`logprobs` asks for {:?} tokens, at most {MAX_TOP_LOGPROBS}", request.logprobs),
-                false => "`logprobs` is not available: emulated models have no probabilities".into(),
-            }));
-        }
-        if let Some(threshold) = request.routing.threshold {
-            self.check_threshold(threshold)?;
-        }
-        if request.resumed >= request.prompt.len().min(sampling.max_tokens) {
-            return Err(SubmitError::Invalid(format!(
-                "`resumed` is {}, it must be below the {} tokens of the prompt and below `max_tokens` of {}",
-                request.resumed,
-                request.prompt.len(),
-                sampling.max_tokens
-            )));
-        }
-        let prompt = request.prompt.len() - request.resumed;
-        if request.prompt.len() >= inner.token_limit {
-            return Err(SubmitError::TooLong { prompt, limit: inner.token_limit });
-        }
-        sampling.max_tokens = sampling.max_tokens.min(inner.token_limit - prompt);
-        Ok(request)
-    }
-
-    fn check_threshold(&self, threshold: f64) -> Result<(), SubmitError> {
-        if !threshold.is_finite() {
-            return Err(SubmitError::Invalid(format!("`routing.threshold` is {threshold}, it must be a number")));
-        }
-        if !self.inner.takes_threshold {
-            let message = "`routing.threshold` is not supported: the configured routing method compares no threshold";
-            return Err(SubmitError::Invalid(message.into()));
         }
         Ok(())
     }
@@ -403,12 +364,12 @@ impl Engine {
 
     /// Most requests that may be open at a time.
     pub fn most_open(&self) -> usize {
-        self.inner.max_open
+        self.inner.limits.max_open
     }
 
     /// Vocabulary size.
     pub fn vocab(&self) -> usize {
-        self.inner.vocab
+        self.inner.limits.vocab
     }
 }
 

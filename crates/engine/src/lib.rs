@@ -25,4 +25,6 @@ pub mod server;
 pub mod tokenizer;
 
 pub use config::Config;
-pub use engine::{Capacity, Engine, EngineError, EngineStats, Plan, SubmitError, TokenStream};
+pub use engine::{
+    Capacity, Engine, EngineError, EngineStats, Plan, SubmitError, Timed, TokenStream, VirtualEngine, VirtualStream,
+};

@@ -12,16 +12,17 @@ mod invariants;
 #[cfg(any(test, feature = "mutations"))]
 mod mutation;
 mod network;
+mod queue;
 mod scenario;
 mod trace;
 
 #[cfg(any(test, feature = "mutations"))]
 pub use mutation::Mutation;
 pub use network::{Network, Partition, PathFaults};
+pub use queue::EventQueue;
 pub use scenario::{Fault, PingPong, Scenario};
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,9 +102,9 @@ pub struct Simulator {
     delay: LinkDelay,
     /// Latest delivery time per link, so that jitter does not reorder.
     links: BTreeMap<(ModelIndex, ModelIndex), Duration>,
-    heap: BinaryHeap<Reverse<(Duration, u64)>>,
-    pending: BTreeMap<u64, SimEvent>,
-    sequence: u64,
+    queue: EventQueue<SimEvent>,
+    /// Draws that had no event behind them.
+    skipped: u64,
     now: Duration,
     /// Requests on a link: from, to.
     in_flight: BTreeMap<RequestId, (ModelIndex, ModelIndex)>,
@@ -166,9 +167,8 @@ impl Simulator {
             entry,
             delay,
             links: BTreeMap::new(),
-            heap: BinaryHeap::new(),
-            pending: BTreeMap::new(),
-            sequence: 0,
+            queue: EventQueue::default(),
+            skipped: 0,
             now: Duration::ZERO,
             in_flight: BTreeMap::new(),
             outcomes: BTreeMap::new(),
@@ -218,18 +218,16 @@ impl Simulator {
     fn schedule(&mut self, time: Duration, event: SimEvent) {
         assert!(time >= self.now, "the past cannot be changed");
         self.inputs += usize::from(event.is_input());
-        self.heap.push(Reverse((time, self.sequence)));
-        self.pending.insert(self.sequence, event);
-        self.sequence += 1;
+        self.queue.push(time, event);
     }
 
     /// Runs until nothing is left to happen, at most `limit` events. Returns the number of events.
     pub fn run(&mut self, limit: u64) -> u64 {
         let mut count = 0;
-        while let Some(Reverse((time, key))) = self.heap.pop() {
+        while let Some((time, event)) = self.queue.pop() {
             assert!(count < limit, "still busy after {limit} events at {time:?}: no progress");
             count += 1;
-            self.advance(time, key);
+            self.advance(time, event);
             // Signs of life never end.
             if self.network.is_some() {
                 if self.is_settled() {
@@ -245,16 +243,16 @@ impl Simulator {
 
     /// Runs until `end`, for tests that look at a system in between.
     pub fn run_until(&mut self, end: Duration) {
-        while let Some(Reverse((time, key))) = self.heap.peek().copied().filter(|Reverse((time, _))| *time <= end) {
-            self.heap.pop();
-            self.advance(time, key);
+        while self.queue.next_time().is_some_and(|time| time <= end)
+            && let Some((time, event)) = self.queue.pop()
+        {
+            self.advance(time, event);
         }
     }
 
     /// Makes the next thing happen and checks the invariants.
-    fn advance(&mut self, time: Duration, key: u64) {
+    fn advance(&mut self, time: Duration, event: SimEvent) {
         self.now = time;
-        let event = self.pending.remove(&key).expect("every key has its event");
         self.note_event(&event);
         self.inputs -= usize::from(event.is_input());
         if event.is_input() {
@@ -263,7 +261,7 @@ impl Simulator {
         self.apply_event(event);
         // Subservers look at their buffers only when everything of this instant has arrived: the order in which
         // simultaneous events are handled must not matter, as in the throughput model.
-        if self.heap.peek().is_none_or(|Reverse((next, _))| *next > time) {
+        if self.queue.next_time().is_none_or(|next| next > time) {
             self.pump_links();
             (0..self.cores.len()).for_each(|model| self.poll(model));
         }
@@ -340,7 +338,7 @@ impl Simulator {
 
     /// A number between 0 and 1 that depends on everything before.
     fn draw(&self, what: u64) -> f64 {
-        draw_unit(self.delay.seed, what, self.sequence, Purpose::Route)
+        draw_unit(self.delay.seed, what, self.queue.pushed() + self.skipped, Purpose::Route)
     }
 
     fn carry_out(&mut self, from: ModelIndex, actions: Vec<Action>) {

@@ -170,7 +170,7 @@ impl Simulator {
         });
         if cut || self.draw(100) < loss {
             // The next draw must be another one.
-            self.sequence += 1;
+            self.skipped += 1;
             return;
         }
         let copies = 1 + usize::from(self.draw(101) < duplicate);

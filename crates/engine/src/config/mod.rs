@@ -100,6 +100,55 @@ pub struct EmulatedConfig {
     /// Milliseconds for every new token beyond the first of a row: what a prompt costs.
     #[serde(default)]
     pub prefill_ms_per_token: f64,
+    /// Milliseconds of the model's thread before every step, in virtual time (`trbench run --virtual-time`).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub step_overhead_ms: f64,
+    /// Milliseconds of the model's thread for every token that its prefix cache is asked for when a request comes, and
+    /// takes in when it leaves; in virtual time.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub prefix_ms_per_token: f64,
+    /// Milliseconds that a client needs to take a request to this model (`system.execution: standard`): HTTP; in virtual
+    /// time.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hop_ms: f64,
+    /// The same for every token of the prompt that it sends: text and tokens made of each other; in virtual time.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hop_ms_per_token: f64,
+}
+
+/// Left out of what is written, so that calibrations from before these keys stay valid.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
+}
+
+impl EmulatedConfig {
+    /// A profile that knows step times alone.
+    pub fn new(latency_ms: LatencyProfile) -> Self {
+        Self {
+            latency_ms,
+            prefill_ms_per_token: 0.0,
+            step_overhead_ms: 0.0,
+            prefix_ms_per_token: 0.0,
+            hop_ms: 0.0,
+            hop_ms_per_token: 0.0,
+        }
+    }
+
+    /// Costs beside the steps' own times, by key.
+    pub(crate) fn costs(&self) -> [(&'static str, f64); 4] {
+        [
+            ("step_overhead_ms", self.step_overhead_ms),
+            ("prefix_ms_per_token", self.prefix_ms_per_token),
+            ("hop_ms", self.hop_ms),
+            ("hop_ms_per_token", self.hop_ms_per_token),
+        ]
+    }
+
+    /// Whether something costs time beside the steps.
+    pub(crate) fn has_costs(&self) -> bool {
+        self.costs().iter().any(|(_, ms)| *ms != 0.0)
+    }
 }
 
 /// How weights are held in memory.

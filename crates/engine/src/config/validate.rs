@@ -9,6 +9,9 @@ use super::{
 };
 use tokenrouter_core::routing::registry::{self, MethodEntry};
 
+/// Longest cost of an emulated model.
+const MOST_COST_MS: f64 = 1e6;
+
 impl Config {
     /// Checks what the types cannot express.
     pub fn validate(&self) -> Result<(), Problem> {
@@ -227,6 +230,11 @@ impl ModelConfig {
             let message = format!("`latency_ms` of model `{name}` must be above 0, got {values:?}");
             Problem::new(["models", name, "emulated", "latency_ms"], message)
         };
+        let costs = emulated.costs().into_iter().chain([("prefill_ms_per_token", emulated.prefill_ms_per_token)]);
+        if let Some((key, value)) = costs.into_iter().find(|(_, value)| !(0.0..=MOST_COST_MS).contains(value)) {
+            let message = format!("`{key}` of model `{name}` is {value}, allowed are 0 to {MOST_COST_MS}");
+            return Err(Problem::new(["models", name, "emulated", key], message));
+        }
         let good = |value: &f64| value.is_finite() && *value > 0.0;
         match &emulated.latency_ms {
             LatencyProfile::Constant(value) if !good(value) => Err(problem(&[*value])),

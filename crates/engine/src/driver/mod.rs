@@ -1,5 +1,7 @@
 //! Real time: threads that feed scheduler cores with events and run their batches.
 //!
+//! [`VirtualDriver`] does the same for emulated models without waiting.
+//!
 //! A [`ModelWorker`] is one model's core with its runner. A [`Subserver`] drives one of them by itself; [`Lockstep`] drives
 //! all of them in rounds. [`DetachedStates`] lets subservers that know nothing of each other serve one request in turn.
 
@@ -7,12 +9,14 @@ mod detached;
 mod lockstep;
 mod streams;
 mod subserver;
+mod virtual_time;
 mod worker;
 
 pub(crate) use detached::DetachedStates;
 pub(crate) use lockstep::Lockstep;
 pub(crate) use streams::Streams;
 pub(crate) use subserver::{Carrier, Outlet, Subserver};
+pub(crate) use virtual_time::{Costs, Due, Round, Stepping, VirtualDriver, VirtualModel};
 pub(crate) use worker::{Clients, ModelWorker, Shared};
 
 use tokenrouter_core::request::{RequestId, StreamEvent};

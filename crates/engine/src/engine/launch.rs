@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
+use super::limits::Limits;
 use super::load::{Common, Runner, check_common_language, common, load_runners, open_models, runner_options};
 use super::plan::{Driving, ModelPlan, Plan};
 use super::resources::plan_kv;
 use super::start::{Started, Watch, start};
 use super::{Capacity, Engine, EngineError, Inner, LaunchInfo, node, thresholds};
 use crate::adaptation::{Adapter, Worker};
-use crate::config::Config;
+use crate::config::{Config, EmulatedConfig};
 use crate::driver::{Clients, DetachedStates, Inbound, ModelWorker, Shared};
 use crate::heads;
 use crate::model::ModelFiles;
@@ -26,14 +27,14 @@ use tokenrouter_core::scheduler::{Core, CoreConfig, ThresholdTable};
 pub(super) type MakePolicy<'a> = &'a dyn Fn(&SystemView) -> BuiltPolicy;
 
 /// What is known once the models' files are open.
-struct Resolved {
-    common: Common,
-    policy: Arc<dyn RoutingPolicy>,
-    thresholds: Arc<ThresholdTable>,
+pub(super) struct Resolved {
+    pub(super) common: Common,
+    pub(super) policy: Arc<dyn RoutingPolicy>,
+    pub(super) thresholds: Arc<ThresholdTable>,
     /// KV blocks of each model.
-    kv_blocks: usize,
+    pub(super) kv_blocks: usize,
     /// Most tokens of a request, prompt and output.
-    token_limit: usize,
+    pub(super) token_limit: usize,
 }
 
 /// Carries out a plan.
@@ -44,15 +45,14 @@ pub(super) fn launch(plan: &Plan, config: &Config, make_policy: MakePolicy<'_>) 
     let options = runner_options(config, &**policy, common, (*kv_blocks, config.kv.block_size))?;
     let vocabulary = files.first().map(|file| file.text.vocabulary_hash(policy.needs(0).extra_row));
     let facts = node::facts(config, thresholds, (common.vocab, vocabulary), (*kv_blocks, *token_limit));
-    let warnings = file_warnings(plan, &files);
+    let warnings = [plan.warnings.clone(), file_warnings(plan, &files)].concat();
     let runners = load_runners(plan, config, files, &options)?;
-    let info = launch_info(plan, config, &resolved, warnings);
-    let takes_threshold = policy.takes_threshold();
-    let detached = (plan.driving == Driving::Alone).then(|| Arc::new(DetachedStates::new(Arc::clone(policy))));
-    let policy = match &detached {
-        Some(detached) => Arc::clone(detached) as Arc<dyn RoutingPolicy>,
-        None => Arc::clone(policy),
+    let info = LaunchInfo {
+        warnings: warnings.into_iter().chain(ignored_costs(config)).collect(),
+        ..launch_info(plan, config, &resolved)
     };
+    let limits = limits(plan, &resolved);
+    let (policy, detached) = detached(plan, policy);
     let (watch, epoch) = (Watch::new(), Instant::now());
     let recorder = || config.system.profile.then(Recorder::default);
     let shared: Vec<_> = plan.models.iter().map(|_| Arc::new(Shared::new(recorder()))).collect();
@@ -85,11 +85,7 @@ pub(super) fn launch(plan: &Plan, config: &Config, make_policy: MakePolicy<'_>) 
         accepting: AtomicBool::new(true),
         healthy: watch.healthy,
         failed: watch.failed,
-        max_open: plan.max_open,
-        vocab: common.vocab,
-        token_limit: *token_limit,
-        has_texts: common.texts.is_some(),
-        takes_threshold,
+        limits,
         detached,
         local: plan.local(),
     };
@@ -97,7 +93,40 @@ pub(super) fn launch(plan: &Plan, config: &Config, make_policy: MakePolicy<'_>) 
     Ok(Engine { inner: Arc::new(inner), threads, node, worker, text, texts, info })
 }
 
-fn resolve(
+/// The policy as the cores know it, and what keeps its states while clients take requests from model to model.
+pub(super) fn detached(
+    plan: &Plan,
+    policy: &Arc<dyn RoutingPolicy>,
+) -> (Arc<dyn RoutingPolicy>, Option<Arc<DetachedStates>>) {
+    let detached = (plan.driving == Driving::Alone).then(|| Arc::new(DetachedStates::new(Arc::clone(policy))));
+    match &detached {
+        Some(states) => (Arc::clone(states) as Arc<dyn RoutingPolicy>, detached),
+        None => (Arc::clone(policy), None),
+    }
+}
+
+/// Which requests the engine takes.
+pub(super) fn limits(plan: &Plan, resolved: &Resolved) -> Limits {
+    Limits {
+        vocab: resolved.common.vocab,
+        token_limit: resolved.token_limit,
+        max_open: plan.max_open,
+        has_texts: resolved.common.texts.is_some(),
+        takes_threshold: resolved.policy.takes_threshold(),
+    }
+}
+
+/// Costs of an emulated profile that real time does not know.
+fn ignored_costs(config: &Config) -> Option<String> {
+    let costs = config.models.values().filter_map(|model| model.emulated.as_ref()).any(EmulatedConfig::has_costs);
+    costs.then(|| {
+        "`step_overhead_ms`, `prefix_ms_per_token`, `hop_ms` and `hop_ms_per_token` of emulated models count in virtual \
+         time only (`trbench run --virtual-time`)"
+            .into()
+    })
+}
+
+pub(super) fn resolve(
     plan: &Plan,
     config: &Config,
     files: &[ModelFiles],
@@ -157,7 +186,7 @@ fn adaptation(
     worker.map(Some).map_err(|error| EngineError::Thread(error.to_string()))
 }
 
-fn core_config(plan: &Plan, config: &Config, model: ModelIndex, resolved: &Resolved) -> CoreConfig {
+pub(super) fn core_config(plan: &Plan, config: &Config, model: ModelIndex, resolved: &Resolved) -> CoreConfig {
     let settings = &plan.models[model];
     let alone = plan.driving == Driving::Alone;
     CoreConfig {
@@ -188,7 +217,7 @@ fn file_warnings(plan: &Plan, files: &[ModelFiles]) -> Vec<String> {
     plan.models.iter().zip(files).flat_map(of_model).collect()
 }
 
-fn launch_info(plan: &Plan, config: &Config, resolved: &Resolved, of_files: Vec<String>) -> LaunchInfo {
+pub(super) fn launch_info(plan: &Plan, config: &Config, resolved: &Resolved) -> LaunchInfo {
     LaunchInfo {
         models: plan.models.iter().map(ToString::to_string).collect(),
         local_model: plan.local().map(|local| plan.models[local].name.clone()),
@@ -200,6 +229,7 @@ fn launch_info(plan: &Plan, config: &Config, resolved: &Resolved, of_files: Vec<
         kv_tokens: resolved.kv_blocks * config.kv.block_size,
         token_limit: resolved.token_limit,
         emulated: config.is_emulated(),
-        warnings: [plan.warnings.clone(), of_files].concat(),
+        virtual_time: false,
+        warnings: plan.warnings.clone(),
     }
 }

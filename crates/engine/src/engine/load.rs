@@ -120,6 +120,17 @@ pub(super) fn runner_options(
 /// A runner, and the model that it is for.
 pub(super) type Runner = (ModelIndex, Box<dyn ModelRunner>);
 
+/// The emulated models of a configuration.
+pub(super) fn emulated_models(config: &Config, options: &[RunnerOptions]) -> Vec<EmulatedModel> {
+    let profiles = config.models.values().filter_map(|model| model.emulated.as_ref()).zip(options);
+    let model = |(emulated, options): (&EmulatedConfig, &RunnerOptions)| {
+        let (blocks, block_size) = options.kv;
+        EmulatedModel::new(emulated.latency_ms.clone(), EMULATED_VOCAB as u32, blocks, block_size)
+            .with_prefill(emulated.prefill_ms_per_token)
+    };
+    profiles.map(model).collect()
+}
+
 /// Loads all models of this process at the same time.
 pub(super) fn load_runners(
     plan: &Plan,
@@ -128,14 +139,9 @@ pub(super) fn load_runners(
     options: &[RunnerOptions],
 ) -> Result<Vec<Runner>, EngineError> {
     if files.is_empty() {
-        let profiles = config.models.values().filter_map(|model| model.emulated.as_ref()).zip(options);
-        let runner = |(model, (emulated, options)): (usize, (&EmulatedConfig, &RunnerOptions))| -> Runner {
-            let (blocks, block_size) = options.kv;
-            let emulated = EmulatedModel::new(emulated.latency_ms.clone(), EMULATED_VOCAB as u32, blocks, block_size)
-                .with_prefill(emulated.prefill_ms_per_token);
-            (model, Box::new(EmulatedRunner(emulated)))
-        };
-        return Ok(profiles.enumerate().filter(|(model, _)| plan.models[*model].hosted).map(runner).collect());
+        let models = emulated_models(config, options).into_iter().enumerate();
+        let runner = |(index, model)| -> Runner { (index, Box::new(EmulatedRunner(model))) };
+        return Ok(models.filter(|(index, _)| plan.models[*index].hosted).map(runner).collect());
     }
     std::thread::scope(|scope| {
         let models = plan.models.iter().zip(config.models.values()).zip(files).enumerate();

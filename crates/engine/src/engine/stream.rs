@@ -35,45 +35,45 @@ impl Hops {
         Self { request: request.clone(), at: entry, stats: RequestStats::default(), steps_without_commit: 0 }
     }
 
-    /// Takes an event in. `None` when the request has moved on.
-    fn note(&mut self, id: RequestId, event: StreamEvent, inner: &Inner) -> Option<StreamEvent> {
+    /// Takes an event in; says what it is to the client.
+    pub(super) fn note(&mut self, id: RequestId, event: StreamEvent) -> Hop {
         match event {
             StreamEvent::Token(token) => {
                 self.request.prompt.push(token.id);
                 self.request.resumed += 1;
                 self.steps_without_commit = 0;
-                Some(StreamEvent::Token(token))
+                Hop::Event(StreamEvent::Token(token))
             }
-            event @ (StreamEvent::Step(_) | StreamEvent::Logprobs(_)) => Some(event),
+            event @ (StreamEvent::Step(_) | StreamEvent::Logprobs(_)) => Hop::Event(event),
             StreamEvent::Finished(FinishReason::Moved(to), stats) => {
                 self.stats.add(&stats);
                 self.stats.handoffs += 1;
                 self.steps_without_commit += 1;
-                let end = self.go_on(id, to, inner)?;
-                inner.streams.remove(id);
-                Some(StreamEvent::Finished(end, self.stats.clone()))
+                if self.steps_without_commit > MAX_STEPS_WITHOUT_COMMIT {
+                    let position = self.request.resumed;
+                    let message =
+                        format!("{id}: {MAX_STEPS_WITHOUT_COMMIT} handoffs without a token at position {position}");
+                    return Hop::GivenUp(FinishReason::Error(message), self.stats.clone());
+                }
+                self.at = to;
+                Hop::GoOn(to, Arc::new(self.request.clone()))
             }
             StreamEvent::Finished(reason, stats) => {
                 self.stats.add(&stats);
-                Some(StreamEvent::Finished(reason, self.stats.clone()))
+                Hop::Event(StreamEvent::Finished(reason, self.stats.clone()))
             }
         }
     }
+}
 
-    /// A new request at model `to`; or why there is none.
-    fn go_on(&mut self, id: RequestId, to: ModelIndex, inner: &Inner) -> Option<FinishReason> {
-        if self.steps_without_commit > MAX_STEPS_WITHOUT_COMMIT {
-            let position = self.request.resumed;
-            let message = format!("{id}: {MAX_STEPS_WITHOUT_COMMIT} handoffs without a token at position {position}");
-            return Some(FinishReason::Error(message));
-        }
-        self.at = to;
-        inner.tell(to, Event::ClientRequest(id, Arc::new(self.request.clone())));
-        if inner.streams.is_aborted(id) {
-            inner.tell(to, Event::Cancel(id));
-        }
-        None
-    }
+/// What an event is to a client that takes its request from model to model.
+pub(super) enum Hop {
+    /// Something for the client.
+    Event(StreamEvent),
+    /// The request goes on at this model, as a new one.
+    GoOn(ModelIndex, Arc<Request>),
+    /// It goes on nowhere.
+    GivenUp(FinishReason, RequestStats),
 }
 
 impl std::fmt::Debug for TokenStream {
@@ -128,7 +128,17 @@ impl TokenStream {
     /// Takes an event in; `None` when it is not for the client.
     fn note(&mut self, event: Option<StreamEvent>) -> Option<Option<StreamEvent>> {
         let event = match (event, &mut self.hops) {
-            (Some(event), Some(hops)) => Some(hops.note(self.id, event, &self.inner)?),
+            (Some(event), Some(hops)) => match hops.note(self.id, event) {
+                Hop::Event(event) => Some(event),
+                Hop::GoOn(to, request) => {
+                    self.inner.go_on(self.id, to, request);
+                    return None;
+                }
+                Hop::GivenUp(reason, stats) => {
+                    self.inner.streams.remove(self.id);
+                    Some(StreamEvent::Finished(reason, stats))
+                }
+            },
             (event, _) => event,
         };
         self.finished |= matches!(event, None | Some(StreamEvent::Finished(..)));

@@ -10,3 +10,4 @@ mod loading;
 mod models;
 mod students;
 mod systems;
+mod virtual_time;

@@ -82,7 +82,7 @@ const SYSTEMS: [(ExecutionConfig, bool); 4] = [
 ];
 
 /// Models free what they hold when the message of a request's end has reached them.
-fn wait_until_freed(engine: &Engine) {
+pub(crate) fn wait_until_freed(engine: &Engine) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while engine.stats().held_blocks.iter().any(|held| *held > 0) {
         assert!(Instant::now() < deadline, "blocks are held: {:?}", engine.stats().held_blocks);

@@ -56,7 +56,7 @@ fn emulated(system: &System, requests: usize) -> Config {
                 LatencyProfile::Table((1..=requests as u32).map_while(|batch| table.at(batch)).collect())
             }
         };
-        let emulated = Some(EmulatedConfig { latency_ms, prefill_ms_per_token: 0.0 });
+        let emulated = Some(EmulatedConfig::new(latency_ms));
         (format!("m{index}"), ModelConfig { emulated, ..ModelConfig::default() })
     });
     let options = serde_json::json!({"semantics": "borrow", "probability": system.routing[0][1]});

@@ -5,19 +5,27 @@ use serde_json::Value;
 use crate::results::{ModelSummary, Summary};
 use crate::terminal::{Format, number, plain_table, wrapped};
 
-/// All tables, and notes on their columns. What was measured comes first, what was emulated by itself.
+/// All tables, and notes on their columns. What was measured comes first, what was emulated by itself, and what was emulated
+/// in virtual time.
 pub(super) fn render(summaries: &[Summary], format: Format) -> String {
     let (emulated, measured): (Vec<_>, Vec<_>) = summaries.iter().cloned().partition(|summary| summary.emulated);
-    let parts = [measured, emulated];
+    let (timeless, emulated): (Vec<_>, Vec<_>) = emulated.into_iter().partition(|summary| summary.virtual_time);
+    let parts = [measured, emulated, timeless];
     let parts = parts.iter().filter(|part| !part.is_empty()).map(|part| tables(part, format));
     parts.collect::<Vec<_>>().join("\n")
 }
 
+const EMULATED: &str = "emulated: latency profiles stand in for the models.";
+const EMULATED_VIRTUAL: &str =
+    "emulated, virtual time: latency profiles stand in for the models, and a clock that jumps for the machine's.";
+
 fn tables(summaries: &[Summary], format: Format) -> String {
     let models = || summaries.iter().flat_map(|summary| summary.models.iter().map(move |model| (summary, model)));
     let mut parts = Vec::new();
-    if summaries.iter().any(|summary| summary.emulated) {
-        parts.push("emulated: latency profiles stand in for the models.".to_owned());
+    match summaries.first() {
+        Some(summary) if summary.virtual_time => parts.push(EMULATED_VIRTUAL.to_owned()),
+        Some(summary) if summary.emulated => parts.push(EMULATED.to_owned()),
+        _ => {}
     }
     parts.push(plain_table(&SPEED, summaries.iter().map(|summary| speed(summary, summaries)), format));
     parts.push(plain_table(&REQUESTS, summaries.iter().map(requests), format));
@@ -109,8 +117,8 @@ fn ratio_to_large(summary: &Summary, all: &[Summary]) -> Option<f64> {
             None => other.llm_ratio == Some(1.0),
         };
         large
-            && (other.max_concurrency, &other.load, other.emulated)
-                == (summary.max_concurrency, &summary.load, summary.emulated)
+            && (other.max_concurrency, &other.load, other.emulated, other.virtual_time)
+                == (summary.max_concurrency, &summary.load, summary.emulated, summary.virtual_time)
     };
     let large = all.iter().find(alone)?.value("output_throughput").filter(|rate| *rate > 0.0)?;
     Some(summary.value("output_throughput")? / large)

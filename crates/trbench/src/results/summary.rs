@@ -29,6 +29,9 @@ pub struct Summary {
     pub thresholds: Vec<u32>,
     /// Whether latency profiles stood in for models.
     pub emulated: bool,
+    /// Whether they did so in virtual time.
+    #[serde(default)]
+    pub virtual_time: bool,
     /// Whether the run was interrupted.
     pub interrupted: bool,
     /// Seconds from the first send to the last end.
@@ -265,6 +268,7 @@ impl Summary {
             max_concurrency: 0,
             thresholds: Vec::new(),
             emulated: server_info["emulated"].as_bool().unwrap_or(false),
+            virtual_time: server_info["virtual_time"].as_bool().unwrap_or(false),
             interrupted: false,
             duration,
             completed: records.iter().filter(|record| record.is_complete()).count(),

@@ -166,6 +166,10 @@ struct SpecFlags {
     /// is not used.
     #[arg(long, env = "TRBENCH_REPLAY", conflicts_with = "endpoint")]
     replay: Option<PathBuf>,
+    /// Let emulated models run in virtual time: the same scheduler, policy and load under a clock that jumps from one event
+    /// to the next. Hours take seconds, equal seeds give equal results to the last bit, and every report says so.
+    #[arg(long, env = "TRBENCH_VIRTUAL_TIME", conflicts_with = "endpoint")]
+    virtual_time: bool,
     /// OpenAI-compatible server to use instead of an engine in this process, such as http://127.0.0.1:30000. `MODEL=URL`,
     /// once for every model of `--config`: servers of single models, between which this client hops (system `standard`,
     /// methods `random`, `entropy` and `rstitch`, entropy over the 20 most likely tokens).
@@ -275,6 +279,7 @@ impl From<SpecFlags> for RunSpec {
             input_len: flags.input_len.or(flags.random_input_len),
             dataset_path: flags.dataset_path,
             replay: flags.replay,
+            virtual_time: flags.virtual_time,
             endpoint: flags.endpoint,
             model: flags.model,
             headers: spec::Headers::default(),

@@ -1,14 +1,18 @@
 //! What answers requests: an engine in this process, or a server with the OpenAI API.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use tokenrouter_core::{Request, SamplingParams, StreamEvent};
-use tokenrouter_engine::tokenizer::ChatMessage;
-use tokenrouter_engine::{Config, Engine, EngineStats};
+use tokenrouter_engine::profile::Span;
+use tokenrouter_engine::tokenizer::{ChatMessage, StreamDecoder, TextCodec};
+use tokenrouter_engine::{Config, Engine, EngineStats, VirtualEngine};
 
+use super::clock::Clock;
 use super::completion;
 use super::http;
 use super::judge::Transcript;
@@ -20,6 +24,8 @@ use crate::trace::TraceStep;
 /// Answers requests.
 pub(super) enum Backend {
     Engine(Arc<Engine>),
+    /// Emulated models in virtual time.
+    Virtual(Rc<VirtualEngine>),
     Http {
         client: reqwest::Client,
         url: String,
@@ -48,6 +54,7 @@ impl Backend {
     pub(super) fn stats(&self) -> Option<EngineStats> {
         match self {
             Self::Engine(engine) => Some(engine.stats()),
+            Self::Virtual(engine) => Some(engine.stats()),
             Self::Http { .. } | Self::Remote(_) => None,
         }
     }
@@ -56,6 +63,7 @@ impl Backend {
     pub(super) fn models(&self) -> Option<(Vec<String>, usize)> {
         match self {
             Self::Engine(engine) => Some((engine.model_names().to_vec(), engine.entry_index())),
+            Self::Virtual(engine) => Some((engine.model_names().to_vec(), engine.entry_index())),
             Self::Http { .. } | Self::Remote(_) => None,
         }
     }
@@ -64,6 +72,7 @@ impl Backend {
     pub(super) fn thresholds(&self) -> &[u32] {
         match self {
             Self::Engine(engine) => &engine.info().thresholds,
+            Self::Virtual(engine) => &engine.info().thresholds,
             Self::Http { .. } | Self::Remote(_) => &[],
         }
     }
@@ -71,8 +80,36 @@ impl Backend {
     pub(super) fn info(&self) -> Value {
         match self {
             Self::Engine(engine) => serde_json::to_value(engine.info()).unwrap_or(Value::Null),
+            Self::Virtual(engine) => serde_json::to_value(engine.info()).unwrap_or(Value::Null),
             Self::Http { url, .. } => json!({"endpoint": url}),
             Self::Remote(remote) => remote.info(),
+        }
+    }
+
+    /// What an engine in this process has to say of its launch.
+    pub(super) fn notes(&self) -> impl Iterator<Item = &String> {
+        let info = match self {
+            Self::Engine(engine) => Some(engine.info()),
+            Self::Virtual(engine) => Some(engine.info()),
+            Self::Http { .. } | Self::Remote(_) => None,
+        };
+        info.into_iter().flat_map(|info| info.models.iter().chain(&info.warnings))
+    }
+
+    /// What every model did when, by model; empty where nobody knows.
+    pub(super) fn spans(&self) -> Vec<Vec<Span>> {
+        match self {
+            Self::Engine(engine) => engine.profile(),
+            Self::Virtual(engine) => engine.profile(),
+            Self::Http { .. } | Self::Remote(_) => Vec::new(),
+        }
+    }
+
+    /// A clock that begins now.
+    pub(super) fn clock(&self) -> Clock {
+        match self {
+            Self::Virtual(engine) => Clock::Virtual(Rc::clone(engine), engine.now()),
+            Self::Engine(_) | Self::Http { .. } | Self::Remote(_) => Clock::Real(Instant::now()),
         }
     }
 
@@ -86,6 +123,7 @@ impl Backend {
     ) -> anyhow::Result<()> {
         match self {
             Self::Engine(engine) => ask_engine(engine, messages, sampling, key, reply).await,
+            Self::Virtual(engine) => ask_virtual(engine, messages, sampling, key, reply).await,
             Self::Remote(remote) => remote.ask(messages, &sampling, key, reply).await,
             Self::Http { client, url, model } => {
                 let request = http::request(model, messages, &sampling, key);
@@ -102,48 +140,99 @@ async fn ask_engine(
     key: u64,
     reply: &mut Reply,
 ) -> anyhow::Result<()> {
-    let prompt = tokens(engine.text(), messages)?;
+    let mut answer = Answer::new(engine.text(), engine.entry_index(), &sampling);
+    let mut stream = engine.generate(question(engine.text(), messages, sampling, key, reply)?)?;
+    while let Some(event) = stream.next().await {
+        if answer.take(event, reply.now(), reply)? {
+            return Ok(());
+        }
+    }
+    bail!("the engine stopped before the request ended")
+}
+
+async fn ask_virtual(
+    engine: &VirtualEngine,
+    messages: &[ChatMessage],
+    sampling: SamplingParams,
+    key: u64,
+    reply: &mut Reply,
+) -> anyhow::Result<()> {
+    let mut answer = Answer::new(None, engine.entry_index(), &sampling);
+    let stream = engine.generate(question(None, messages, sampling, key, reply)?)?;
+    let events = stream.await.context("nothing happens any more, and the request has not ended")?;
+    let end = reply.now();
+    let last = events.last().map_or(Duration::ZERO, |(time, _)| *time);
+    for (time, event) in events {
+        // Streams have the engine's time.
+        answer.take(event, end.saturating_sub(last - time), reply)?;
+    }
+    Ok(())
+}
+
+/// The request that a conversation is.
+fn question(
+    text: Option<&TextCodec>,
+    messages: &[ChatMessage],
+    sampling: SamplingParams,
+    key: u64,
+    reply: &mut Reply,
+) -> anyhow::Result<Request> {
+    let prompt = tokens(text, messages)?;
     reply.prompt_tokens = Some(prompt.len() as u64);
     if let Some(transcript) = &mut reply.transcript {
         *transcript = Transcript { tokens: prompt.clone(), prompt: prompt.len() };
     }
-    let mut decoder = engine.text().map(|text| text.stream(&sampling.stop));
-    let mut stream = engine.generate(Request { trace: reply.trace, ..Request::new(prompt, sampling, key) })?;
-    while let Some(event) = stream.next().await {
+    Ok(Request { trace: reply.trace, ..Request::new(prompt, sampling, key) })
+}
+
+/// What comes back from an engine in this process.
+struct Answer<'a> {
+    text: Option<&'a TextCodec>,
+    decoder: Option<StreamDecoder>,
+    entry: usize,
+}
+
+impl<'a> Answer<'a> {
+    fn new(text: Option<&'a TextCodec>, entry: usize, sampling: &SamplingParams) -> Self {
+        Self { text, decoder: text.map(|text| text.stream(&sampling.stop)), entry }
+    }
+
+    /// Takes an event of this time of the load in; true at the end.
+    fn take(&mut self, event: StreamEvent, time: Duration, reply: &mut Reply) -> anyhow::Result<bool> {
         match event {
             StreamEvent::Step(record) => {
                 // The text of a committed token comes with the token.
-                let dropped = engine.text().filter(|_| !record.committed);
+                let dropped = self.text.filter(|_| !record.committed);
                 let text = dropped.map(|text| text.decode(&[record.token])).transpose()?.unwrap_or_default();
                 reply.steps.push(TraceStep { record, text });
             }
             StreamEvent::Logprobs(_) => {}
             StreamEvent::Token(token) => {
-                reply.count_token();
+                reply.count_token_at(time);
                 if let Some(transcript) = &mut reply.transcript {
                     transcript.tokens.push(token.id);
                 }
-                if let Some(decoder) = &mut decoder {
+                if let Some(decoder) = &mut self.decoder {
                     let piece = decoder.push(token.id)?;
                     reply.add_text(&piece);
                 }
             }
             StreamEvent::Finished(reason, stats) => {
-                let entry = stats.tokens_by_model.get(engine.entry_index()).copied().unwrap_or_default();
+                let entry = stats.tokens_by_model.get(self.entry).copied().unwrap_or_default();
                 let tokens = stats.tokens();
                 reply.llm_ratio = (tokens > 0).then(|| (tokens - entry) as f64 / tokens as f64);
                 reply.handoffs = Some(stats.handoffs);
                 reply.buffer_wait = Some(stats.buffer_wait);
                 reply.finish_reason = reason.as_str().to_owned();
                 reply.error = reason.error();
-                if let Some(decoder) = &mut decoder {
+                if let Some(decoder) = &mut self.decoder {
                     let rest = decoder.finish()?;
                     reply.add_text(&rest);
                     reply.has_text = true;
                 }
-                return Ok(());
+                return Ok(true);
             }
         }
+        Ok(false)
     }
-    bail!("the engine stopped before the request ended")
 }

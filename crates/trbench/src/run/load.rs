@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use tokenrouter_core::SamplingParams;
+use tokenrouter_engine::VirtualEngine;
 use tokio::sync::watch;
 
 use super::backend::Backend;
+use super::clock::{self, Clock};
 use super::judge::Transcript;
 use super::log::RunLog;
 use super::record::{Place, record};
@@ -73,6 +75,8 @@ pub(super) struct Outcome {
 
 /// How often the rate in the progress bar is refreshed.
 const TICK: Duration = Duration::from_millis(250);
+/// Jumps of a virtual clock between two looks at signals and the progress bar.
+const LOOK_EVERY: u32 = 1024;
 
 /// What the workers of one loop share; all run on one thread.
 struct Shared<'a> {
@@ -89,7 +93,7 @@ struct Shared<'a> {
     answers: RefCell<Vec<(u64, Transcript)>>,
     gaps: RefCell<Vec<f64>>,
     bar: terminal::Requests,
-    start: Instant,
+    clock: Clock,
 }
 
 /// Number of sessions among the items.
@@ -124,7 +128,7 @@ pub(super) async fn drive(backend: &Backend, load: &Load<'_>, spec: &RunSpec) ->
         answers: RefCell::default(),
         gaps: RefCell::default(),
         bar: terminal::requests(total, &load.label),
-        start: Instant::now(),
+        clock: backend.clock(),
     };
     let busy_before = busy();
     let work = async {
@@ -135,23 +139,9 @@ pub(super) async fn drive(backend: &Backend, load: &Load<'_>, spec: &RunSpec) ->
             }
         }
     };
-    let signal = async {
-        interrupt::asked().await;
-        let _all_done = stopper.send(true);
-        // Workers end by themselves once they see the flag.
-        std::future::pending::<()>().await;
-    };
-    let ticker = async {
-        loop {
-            tokio::time::sleep(TICK).await;
-            let rate = shared.tokens.get() as f64 / shared.start.elapsed().as_secs_f64();
-            shared.bar.show(rate);
-        }
-    };
-    tokio::select! {
-        () = work => {}
-        () = signal => {}
-        () = ticker => {}
+    match &shared.clock {
+        Clock::Real(_) => in_real_time(&shared, &stopper, work).await,
+        Clock::Virtual(engine, _) => in_virtual_time(&shared, &stopper, engine, work),
     }
     let interrupted = *shared.stop.borrow();
     shared.bar.finish();
@@ -162,8 +152,62 @@ pub(super) async fn drive(backend: &Backend, load: &Load<'_>, spec: &RunSpec) ->
     let mut answers = shared.answers.into_inner();
     answers.sort_unstable_by_key(|(id, _)| *id);
     let answers = answers.into_iter().map(|(_, answer)| answer).collect();
-    let (gaps, client_busy) = (shared.gaps.into_inner(), busy().saturating_sub(busy_before));
-    Outcome { records, traces, answers, gaps, duration: shared.start.elapsed(), client_busy, interrupted }
+    let (gaps, duration) = (shared.gaps.into_inner(), shared.clock.now());
+    let client_busy = match shared.clock {
+        Clock::Real(_) => busy().saturating_sub(busy_before),
+        Clock::Virtual(..) => Duration::ZERO,
+    };
+    Outcome { records, traces, answers, gaps, duration, client_busy, interrupted }
+}
+
+/// Waits for the clients, and for a signal that stops them.
+async fn in_real_time(shared: &Shared<'_>, stopper: &watch::Sender<bool>, clients: impl Future<Output = ()>) {
+    let signal = async {
+        interrupt::asked().await;
+        let _all_done = stopper.send(true);
+        // Workers end by themselves once they see the flag.
+        std::future::pending::<()>().await;
+    };
+    let ticker = async {
+        loop {
+            tokio::time::sleep(TICK).await;
+            shared.show_rate();
+        }
+    };
+    tokio::select! {
+        () = clients => {}
+        () = signal => {}
+        () = ticker => {}
+    }
+}
+
+/// The same where nobody waits.
+fn in_virtual_time(
+    shared: &Shared<'_>,
+    stopper: &watch::Sender<bool>,
+    engine: &VirtualEngine,
+    clients: impl Future<Output = ()>,
+) {
+    let (mut jumps, mut shown) = (0u32, Instant::now());
+    clock::run(engine, clients, || {
+        jumps = (jumps + 1) % LOOK_EVERY;
+        if jumps != 0 {
+            return;
+        }
+        if interrupt::was_asked() {
+            let _all_done = stopper.send(true);
+        }
+        if shown.elapsed() >= TICK {
+            shown = Instant::now();
+            shared.show_rate();
+        }
+    });
+}
+
+impl Shared<'_> {
+    fn show_rate(&self) {
+        self.bar.show(self.tokens.get() as f64 / self.clock.now().as_secs_f64());
+    }
 }
 
 /// Time that the client's thread has spent working so far.
@@ -191,7 +235,7 @@ async fn worker(shared: &Shared<'_>) {
 async fn arrival(shared: &Shared<'_>, number: usize, time: Duration) {
     let mut stop = shared.stop.clone();
     tokio::select! {
-        () = tokio::time::sleep_until((shared.start + time).into()) => {}
+        () = shared.clock.sleep_until(time) => {}
         _ = stop.wait_for(|stop| *stop) => return,
     }
     session(shared, number, Some(time)).await;
@@ -208,7 +252,7 @@ async fn session(shared: &Shared<'_>, number: usize, mut arrival: Option<Duratio
         }
         // A function of the item and the repeat alone, so that draws do not depend on the order of the requests.
         let id = load.first_id + (repeat * load.items.len() + at) as u64;
-        let now = shared.start.elapsed();
+        let now = shared.clock.now();
         let start = arrival.take().unwrap_or(now);
         if !load.done.contains(&id) {
             let place = Place { id, repeat, trial: load.trial, start, lag: now.saturating_sub(start) };
@@ -229,8 +273,7 @@ async fn request(shared: &Shared<'_>, place: Place, item: &Item) {
         ignore_eos: spec.ignore_eos,
         ..SamplingParams::default()
     };
-    let start = shared.start + place.start;
-    let mut reply = Reply::new(start, Rc::clone(&shared.tokens), spec.trace);
+    let mut reply = Reply::new((shared.clock.clone(), place.start), Rc::clone(&shared.tokens), spec.trace);
     reply.transcript = spec.judge.is_some().then(Transcript::default);
     reply.gaps = spec.percentile_metrics.contains(&LatencyMetric::Itl).then(Vec::new);
     let mut stop = shared.stop.clone();
@@ -238,7 +281,7 @@ async fn request(shared: &Shared<'_>, place: Place, item: &Item) {
         result = shared.backend.ask(item.prompt.messages(), sampling, place.id, &mut reply) => Some(result),
         _ = stop.wait_for(|stop| *stop) => None,
     };
-    let elapsed = start.elapsed();
+    let elapsed = shared.clock.now().saturating_sub(place.start);
     match ended {
         Some(Ok(())) => {}
         Some(Err(error)) => {

@@ -4,6 +4,7 @@ mod args;
 mod backend;
 mod cell;
 mod chunk;
+mod clock;
 mod completion;
 mod fit;
 mod http;
@@ -95,6 +96,7 @@ fn execute(spec: &RunSpec, destination: Destination<'_>, tells: bool) -> anyhow:
     let document = spec.document()?;
     spec.check()?;
     let cells = cell::cells(spec, &document)?;
+    check_virtual_time(spec, &cells)?;
     let (dataset, items) = workload::items(spec)?;
     let configs = || cells.iter().filter_map(|cell| cell.config.as_ref());
     let replay = spec.replay.as_deref().map(|path| replay::read(path, configs(), items.len() * spec.repeats));
@@ -125,6 +127,18 @@ fn execute(spec: &RunSpec, destination: Destination<'_>, tells: bool) -> anyhow:
         }
     }
     Ok(measured)
+}
+
+/// Checks that a run in virtual time has nothing that computes.
+fn check_virtual_time(spec: &RunSpec, cells: &[cell::Cell]) -> anyhow::Result<()> {
+    let mut models = cells.iter().filter_map(|cell| cell.config.as_ref()).flat_map(|config| &config.models);
+    match models.find(|(_, model)| spec.virtual_time && model.emulated.is_none()) {
+        None => Ok(()),
+        Some((name, _)) => Err(usage(format!(
+            "--virtual-time needs emulated models (`emulated: {{latency_ms: ...}}`), and model `{name}` is none: what it \
+             computes takes the time that it takes"
+        ))),
+    }
 }
 
 /// Checks that the results may go where they are to go.

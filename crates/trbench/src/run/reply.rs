@@ -1,17 +1,19 @@
 //! What comes back for a request.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokenrouter_engine::tokenizer::{ChatMessage, TextCodec};
 
+use super::clock::Clock;
 use super::judge::Transcript;
 use crate::trace::TraceStep;
 
 /// What came back so far; kept when a request is interrupted.
 #[derive(Debug)]
 pub(super) struct Reply {
+    clock: Clock,
     /// When it was sent, or was to be.
-    start: Instant,
+    start: Duration,
     pub(super) prompt_tokens: Option<u64>,
     pub(super) tokens: u64,
     pub(super) text: String,
@@ -38,8 +40,9 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    pub(super) fn new(start: Instant, live: std::rc::Rc<std::cell::Cell<u64>>, trace: bool) -> Self {
+    pub(super) fn new((clock, start): (Clock, Duration), live: std::rc::Rc<std::cell::Cell<u64>>, trace: bool) -> Self {
         Self {
+            clock,
             start,
             prompt_tokens: None,
             tokens: 0,
@@ -68,8 +71,19 @@ impl Reply {
         }
     }
 
+    /// The time of the load.
+    pub(super) fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    /// A token has just come.
     pub(super) fn count_token(&mut self) {
-        let now = self.start.elapsed();
+        self.count_token_at(self.now());
+    }
+
+    /// A token came at this time of the load.
+    pub(super) fn count_token_at(&mut self, time: Duration) {
+        let now = time.saturating_sub(self.start);
         self.first_token.get_or_insert(now);
         if let (Some(gaps), Some(last)) = (&mut self.gaps, self.last_token.replace(now)) {
             gaps.push((now - last).as_secs_f64() * 1e3);

@@ -3,15 +3,14 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tokenrouter_engine::Engine;
 use tokenrouter_engine::profile::{Activity, Span};
 
 use crate::files::write_file;
 
 /// Writes `timeline.json`.
-pub(super) fn write(dir: &Path, engine: &Engine) -> anyhow::Result<()> {
+pub(super) fn write(dir: &Path, names: &[String], spans: &[Vec<Span>]) -> anyhow::Result<()> {
     let mut events = Vec::new();
-    for (model, (name, spans)) in engine.model_names().iter().zip(engine.profile()).enumerate() {
+    for (model, (name, spans)) in names.iter().zip(spans).enumerate() {
         events.push(json!({
             "name": "thread_name", "ph": "M", "pid": 1, "tid": model, "args": {"name": format!("subserver {name}")},
         }));

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,7 +10,7 @@ use anyhow::Context;
 use serde_json::json;
 use tokenrouter_core::routing::replay::Replay;
 use tokenrouter_engine::config::ThresholdConfig;
-use tokenrouter_engine::{Config, Engine, EngineStats};
+use tokenrouter_engine::{Config, Engine, EngineStats, VirtualEngine};
 
 use super::backend::Backend;
 use super::cell::Cell;
@@ -137,8 +138,8 @@ impl Run<'_> {
         if spec.trace {
             crate::trace::write(dir, &outcome.traces)?;
         }
-        if let (true, Backend::Engine(engine)) = (spec.timeline, &backend) {
-            timeline::write(dir, engine)?;
+        if let Some((names, _)) = backend.models().filter(|_| spec.timeline) {
+            timeline::write(dir, &names, &backend.spans())?;
         }
         add_models(&mut progress.models, backend.stats(), before);
         progress.add(trial, outcome);
@@ -167,16 +168,22 @@ impl Run<'_> {
         let start = Instant::now();
         let mut config = config.clone();
         config.system.profile |= self.spec.timeline;
-        let engine = match self.replay {
-            Some(replay) => Engine::launch_with(&config, &|_| Ok(Box::new(replay.clone())))?,
-            None => Engine::launch(&config)?,
+        let backend = match (self.spec.virtual_time, self.replay) {
+            (false, Some(replay)) => {
+                Backend::Engine(Arc::new(Engine::launch_with(&config, &|_| Ok(Box::new(replay.clone())))?))
+            }
+            (false, None) => Backend::Engine(Arc::new(Engine::launch(&config)?)),
+            (true, Some(replay)) => {
+                Backend::Virtual(Rc::new(VirtualEngine::launch_with(&config, &|_| Ok(Box::new(replay.clone())))?))
+            }
+            (true, None) => Backend::Virtual(Rc::new(VirtualEngine::launch(&config)?)),
         };
         bar.finish_and_clear();
-        for line in engine.info().models.iter().chain(&engine.info().warnings) {
+        for line in backend.notes() {
             note(line);
         }
         note(&format!("{}: loaded in {:.1} s", cell.label, start.elapsed().as_secs_f64()));
-        Ok(Backend::Engine(Arc::new(engine)))
+        Ok(backend)
     }
 
     /// Requests that are not measured: other prompts of the same lengths, other draws, the same concurrency.
@@ -217,7 +224,8 @@ impl Run<'_> {
         let models = progress.models.as_ref().map(|stats| results::model_summaries(stats, None));
         let slo = Slo { ttft_ms: spec.slo_ttft_ms, tpot_ms: spec.slo_tpot_ms, e2el_ms: spec.slo_e2el_ms };
         let emulated = cell.config.as_ref().is_some_and(Config::is_emulated);
-        let info = backend.map_or_else(|| json!({"emulated": emulated}), Backend::info);
+        let info =
+            backend.map_or_else(|| json!({"emulated": emulated, "virtual_time": spec.virtual_time}), Backend::info);
         let mut summary = Summary::new(&cell.label, progress.measured(), slo, models, info);
         summary.max_concurrency = cell.concurrency;
         summary.thresholds = backend.map(Backend::thresholds).unwrap_or_default().to_vec();

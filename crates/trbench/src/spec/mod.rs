@@ -77,6 +77,9 @@ pub struct RunSpec {
     /// Trace (a result folder or `trace.jsonl`) whose routing decisions are repeated.
     #[serde(deserialize_with = "lenient::optional")]
     pub replay: Option<PathBuf>,
+    /// Whether emulated models run in virtual time.
+    #[serde(deserialize_with = "lenient::one")]
+    pub virtual_time: bool,
     /// OpenAI-compatible servers to use instead of an engine in this process: one address, or one for each model.
     #[serde(deserialize_with = "lenient::list")]
     pub endpoint: Vec<Named>,
@@ -169,6 +172,7 @@ impl Default for RunSpec {
             any_calibration: false,
             system: vec![System::Config],
             replay: None,
+            virtual_time: false,
             endpoint: Vec::new(),
             model: Vec::new(),
             headers: Headers::default(),
@@ -302,6 +306,7 @@ impl RunSpec {
         let engines = [
             ("calibration", self.calibration.is_some()),
             ("replay", self.replay.is_some()),
+            ("virtual-time", self.virtual_time),
             ("judge", self.judge.is_some()),
             ("trace", self.trace),
             ("timeline", self.timeline),

@@ -77,10 +77,12 @@ prop_compose! {
 
 /// With an engine in this process, or with servers.
 fn backend() -> impl Strategy<Value = RunSpec> {
-    let engine = (path(), path(), prop::option::of(name()), any::<bool>(), any::<bool>()).prop_map(
-        |(calibration, replay, judge, trace, timeline)| RunSpec {
+    let flags = prop::array::uniform3(any::<bool>());
+    let engine = (path(), path(), prop::option::of(name()), flags).prop_map(
+        |(calibration, replay, judge, [virtual_time, trace, timeline])| RunSpec {
             calibration,
             replay,
+            virtual_time,
             judge,
             trace,
             timeline,
@@ -114,6 +116,7 @@ pub(crate) fn specs() -> impl Strategy<Value = RunSpec> {
         seed: load.seed,
         calibration: backend.calibration.clone(),
         replay: backend.replay,
+        virtual_time: backend.virtual_time,
         judge: backend.judge,
         trace: backend.trace,
         timeline: backend.timeline,
@@ -192,6 +195,7 @@ fn mistakes_in_a_spec_are_named() {
         (json!({"arrivals": "gamma:2"}), "--arrivals"),
         (json!({"trace": true, "trials": 2}), "--trace"),
         (json!({"endpoint": "http://x", "judge": "large"}), "--judge"),
+        (json!({"endpoint": "http://x", "virtual-time": true}), "--virtual-time"),
     ] {
         let why = read(spec.clone()).expect("known keys").check().expect_err("refused").to_string();
         assert!(why.contains(says), "{spec}: {why}");

@@ -41,7 +41,11 @@ pub(super) fn draw(grid: &Grid<'_>, title: &str) -> anyhow::Result<String> {
         let area = SVGBackend::with_string(&mut svg, (width, height)).into_drawing_area();
         area.fill(&WHITE)?;
         let (top, rest) = area.split_vertically(head);
-        let emulated = if grid.emulated() { " (emulated)" } else { "" };
+        let emulated = match (grid.emulated(), grid.virtual_time()) {
+            (true, true) => " (emulated, virtual time)",
+            (true, false) => " (emulated)",
+            (false, _) => "",
+        };
         top.draw_text(&format!("{title}{emulated}"), &("sans-serif", 20).into_text_style(&top), (16, 8))?;
         draw_legend(&top, &legend, grid)?;
         for (index, area) in rest.split_evenly((rows, panels.len())).iter().enumerate() {

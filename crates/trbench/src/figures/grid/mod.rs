@@ -155,6 +155,10 @@ impl<'a> Grid<'a> {
     fn emulated(&self) -> bool {
         self.cells.iter().any(|cell| cell.summary.emulated)
     }
+
+    fn virtual_time(&self) -> bool {
+        self.cells.iter().any(|cell| cell.summary.virtual_time)
+    }
 }
 
 /// Measures what is missing, and draws.

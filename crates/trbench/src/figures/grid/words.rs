@@ -7,10 +7,15 @@ use super::{Grid, Kind, breakdown};
 
 pub(super) fn words(grid: &Grid<'_>) -> String {
     let mut out = String::new();
-    let machine = if grid.emulated() {
-        "Emulated models: step times and routing shares stand in for models, scheduler and drivers are the real ones."
-    } else {
-        "Real models on this CPU."
+    let machine = match (grid.emulated(), grid.virtual_time()) {
+        (true, true) => {
+            "Emulated models in virtual time: step times and routing shares stand in for models, and a clock that jumps for \
+             the machine's; the scheduler is the real one."
+        }
+        (true, false) => {
+            "Emulated models: step times and routing shares stand in for models, scheduler and drivers are the real ones."
+        }
+        (false, _) => "Real models on this CPU.",
     };
     let requests: BTreeSet<usize> = grid.cells.iter().map(|cell| cell.summary.completed).collect();
     let trials: BTreeSet<usize> = grid.cells.iter().map(|cell| cell.summary.trials.len()).collect();
