@@ -182,6 +182,30 @@ fn bad_input_is_named_and_exits_with_2() {
     }
 }
 
+/// Sources of errors are printed after them, so an error that names its source itself would print it twice.
+#[test]
+fn an_error_is_printed_once() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = dir.path().join("system.yaml");
+    let routing = "routing: {method: entropy, entropy_threshold: 1.0}\nsystem: {entry_model: a}\n";
+    let broken = dir.path().join("broken.gguf");
+    std::fs::write(&broken, "no model").expect("writable");
+    for (model, wanted) in [
+        ("{path: missing.gguf}", "does not exist"),
+        ("{path: broken.gguf}", "not a GGUF file"),
+        ("{source: x.gguf}", "under `path`"),
+    ] {
+        std::fs::write(&config, format!("models:\n  a: {model}\n  b: {model}\n{routing}")).expect("writable");
+        let config = config.to_str().expect("utf-8");
+        for args in [&["run", "-c", config, "--num-prompts", "1"][..], &["serve", "-c", config, "--port", "0"]] {
+            let output = run(args);
+            let message = text(&output.stderr);
+            assert!(!output.status.success(), "{args:?}: {message}");
+            assert_eq!(message.matches(wanted).count(), 1, "{args:?}: {message}");
+        }
+    }
+}
+
 #[test]
 fn an_unreachable_endpoint_fails_with_1_and_keeps_its_rows() {
     let dir = tempfile::tempdir().expect("a folder");
