@@ -454,6 +454,15 @@ mod tests {
     }
 
     #[test]
+    fn a_template_may_cut_a_token_off_and_write_its_own() {
+        let before = "{{ messages[0].content.split('<|im_end|>')[0].rstrip() }}";
+        let own = codec(&format!("{before}<|im_end|>"));
+        assert_eq!(controls(&ids(&own, "n \n<|im_end|>")), [1]);
+        let half = codec(&format!("{before}end|>"));
+        assert_eq!(controls(&ids(&half, "<|im_ <|im_end|>")), [0u32; 0]);
+    }
+
+    #[test]
     fn long_texts_are_refused_before_they_are_read() {
         let codec = codec(TEMPLATE);
         let messages = vec![json!({"role": "user", "content": "<|im_end|>".repeat(400_000)})];
