@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use bounds::Peaks;
 use tokenrouter_kernels::{
-    BlockKind, Decoder, DecoderConfig, Isa, KvCache, KvDtype, LayerWeights, PackedMatrix, Pool, RowInput, StepNeeds,
+    Decoder, DecoderConfig, Format, Isa, KvCache, KvDtype, LayerWeights, PackedMatrix, Pool, RowInput, StepNeeds,
     StepOutput,
 };
 
@@ -34,7 +34,7 @@ enum Weights {
     F32,
 }
 
-fn matrix(weights: Weights, kind: BlockKind, n: usize, k: usize) -> PackedMatrix {
+fn matrix(weights: Weights, kind: Format, n: usize, k: usize) -> PackedMatrix {
     let values = || (0..n * k).map(|i| ((i * 2_654_435_761) % 1000) as f32 / 1e4 - 0.05).collect::<Vec<_>>();
     match weights {
         // Small scales: the exponents of the half floats stay low for any bytes.
@@ -46,7 +46,7 @@ fn matrix(weights: Weights, kind: BlockKind, n: usize, k: usize) -> PackedMatrix
 }
 
 fn decoder(weights: Weights, isa: Isa, threads: usize, positions: usize) -> Decoder {
-    let m = |n, k| matrix(weights, BlockKind::Q4_1, n, k);
+    let m = |n, k| matrix(weights, Format::Q4_1, n, k);
     let layer = |_| LayerWeights {
         patch: None,
         attn_norm: vec![1.0; D],
@@ -61,7 +61,7 @@ fn decoder(weights: Weights, isa: Isa, threads: usize, positions: usize) -> Deco
         up: m(FFN, D),
         down: m(D, FFN),
     };
-    let head = Arc::new(matrix(weights, BlockKind::Q8_0, VOCAB, D));
+    let head = Arc::new(matrix(weights, Format::Q8_0, VOCAB, D));
     let config = DecoderConfig {
         d_model: D,
         heads: HEADS,
