@@ -7,8 +7,8 @@ use std::arch::x86_64::*;
 
 use super::planes::{Factors, GROUPS, Layout, factors, group_place, minima, scales, sum};
 use super::{Target, prefetch_bytes};
-use crate::LANES;
 use crate::quantize::{Activations, Block, PANEL};
+use crate::{LANES, isa};
 
 /// Rows that are processed together.
 const ROWS: usize = 4;
@@ -57,7 +57,7 @@ unsafe fn rows_of_tile<L: Layout, const M: usize>(
     let mut acc = [[_mm256_setzero_ps(); 2]; M];
     let panels = a.panel(row);
     for (weights, panels) in tiles.chunks_exact(L::BYTES).zip(panels.chunks_exact(L::BLOCKS)) {
-        let factors = factors::<L>(weights);
+        let factors = factors::<L, isa::Avx2>(weights);
         for (block, panel) in panels.iter().enumerate() {
             if row == 0 {
                 // Prefetches the same part of the next tile.

@@ -14,9 +14,10 @@ use std::ops::Range;
 
 use super::unpack::{Block, FP4, IQ4};
 use super::{Format, Target};
+use crate::isa::{Level, Portable};
 use crate::memory::Buffer;
 use crate::quantize::{self, Activations, BLOCK};
-use crate::{Isa, LANES, isa};
+use crate::{Isa, LANES};
 
 /// Groups of four columns in a block.
 pub(super) const GROUPS: usize = BLOCK / 4;
@@ -49,10 +50,10 @@ pub(super) trait Layout: Debug + Send + Sync + 'static {
     /// If there is one, integers are places in this table.
     const BOOK: Option<[i8; 16]> = None;
 
-    /// Widens a factor.
+    /// Widens factors.
     #[inline(always)]
-    fn widen(bits: u16) -> f32 {
-        isa::widen_f16(bits)
+    fn widen<V: Level>(bits: &[u16; LANES]) -> [f32; LANES] {
+        V::widen_f16(bits)
     }
 
     // What follows from the above.
@@ -146,8 +147,8 @@ layouts! {
         const MINIMA: bool = false;
         const BOOK: Option<[i8; 16]> = Some(FP4);
         #[inline(always)]
-        fn widen(bits: u16) -> f32 {
-            f32::from_bits(u32::from(bits) << 16)
+        fn widen<V: Level>(bits: &[u16; LANES]) -> [f32; LANES] {
+            bits.map(|bits| f32::from_bits(u32::from(bits) << 16))
         }
     }
 }
@@ -274,13 +275,13 @@ fn integer<L: Layout>(tile: &[u8], block: usize, column: usize, lane: usize) -> 
 pub(super) type Factors = [[f32; LANES]; 2];
 
 #[inline(always)]
-pub(super) fn factors<L: Layout>(tile: &[u8]) -> Factors {
+pub(super) fn factors<L: Layout, V: Level>(tile: &[u8]) -> Factors {
     std::array::from_fn(|which| {
         if which == 1 && !L::MINIMA {
             return [0.0; LANES];
         }
-        let from = tile[L::FACTORS_AT + which * 2 * LANES..].as_chunks::<2>().0;
-        std::array::from_fn(|lane| L::widen(u16::from_le_bytes(from[lane])))
+        let from = tile[L::FACTORS_AT + which * 2 * LANES..][..2 * LANES].as_chunks::<2>().0;
+        L::widen::<V>(&std::array::from_fn(|lane| u16::from_le_bytes(from[lane])))
     })
 }
 
@@ -324,7 +325,7 @@ impl<L: Layout> Planes for Tiles<L> {
         let (tiles, lane) = (self.tiles(row / LANES, out.len()), row % LANES);
         let part = BLOCK / L::PARTS;
         for (tile, out) in tiles.chunks_exact(L::BYTES).zip(out.chunks_exact_mut(L::FORMAT.columns())) {
-            let factors = factors::<L>(tile);
+            let factors = factors::<L, Portable>(tile);
             for (index, out) in out.chunks_exact_mut(part).enumerate() {
                 let (block, first) = (index / L::PARTS, index % L::PARTS * part);
                 let scale = scales::<L>(tile, &factors, block, index % L::PARTS)[lane];
@@ -360,7 +361,7 @@ impl<L: Layout> Planes for Tiles<L> {
 fn product<L: Layout>(tiles: &[u8], a: &Activations, row: usize) -> [f32; LANES] {
     let mut lanes = [0f32; LANES];
     for (index, tile) in tiles.chunks_exact(L::BYTES).enumerate() {
-        let factors = factors::<L>(tile);
+        let factors = factors::<L, Portable>(tile);
         for block in 0..L::BLOCKS {
             let input = a.block(row, index * L::BLOCKS + block);
             let values = input.bytes();
