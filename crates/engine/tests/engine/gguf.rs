@@ -12,8 +12,8 @@ use tokenrouter_engine::runner::{NativeRunner, RunnerOptions};
 use tokenrouter_kernels::Pool;
 use tokenrouter_testing::tiny;
 
-type Metadata = BTreeMap<String, Value>;
-type Tensors = BTreeMap<String, Tensor>;
+pub(crate) type Metadata = BTreeMap<String, Value>;
+pub(crate) type Tensors = BTreeMap<String, Tensor>;
 
 fn text(value: &str) -> Value {
     Value::String(value.into())
@@ -24,7 +24,7 @@ fn texts<'a>(values: impl IntoIterator<Item = &'a str>) -> Value {
 }
 
 /// Tokens of a byte-level vocabulary that has `abc`, to which no merges lead.
-fn metadata() -> Metadata {
+pub(crate) fn metadata() -> Metadata {
     let mut tokens: Vec<String> =
         ["a", "b", "c", "ab", "abc", "<|begin|>", "<|end|>", "<|turn|>", "<|tool|>"].map(Into::into).into();
     tokens.extend((tokens.len()..tiny::VOCAB).map(|id| format!("x{id}")));
@@ -52,6 +52,11 @@ fn metadata() -> Metadata {
 }
 
 fn tensors() -> Tensors {
+    tensors_of(&tiny::config("llama"))
+}
+
+/// The random tensors of a model, by their names in GGUF files.
+pub(crate) fn tensors_of(config: &serde_json::Value) -> Tensors {
     let names = [
         ("model.embed_tokens", "token_embd"),
         ("model.norm", "output_norm"),
@@ -68,7 +73,7 @@ fn tensors() -> Tensors {
         ("mlp.down_proj", "ffn_down"),
     ];
     let rename = |name: String| names.iter().fold(name, |name, (from, to)| name.replace(from, to));
-    tiny::tensors(&tiny::config("llama"), 4).into_iter().map(|(name, tensor)| (rename(name), tensor)).collect()
+    tiny::tensors(config, 4).into_iter().map(|(name, tensor)| (rename(name), tensor)).collect()
 }
 
 fn write(path: &Path, metadata: &Metadata, tensors: &Tensors) {
