@@ -63,6 +63,20 @@ impl Isa {
         }
     }
 
+    /// The instruction set whose kernels compute products of weights in `format` where this one is in use.
+    ///
+    /// Formats in planes of bits (all quantised ones but Q4_0, Q4_1 and Q8_0) and F16 have kernels for AVX2 and in plain
+    /// Rust only: processors with VNNI or AVX-512 use those for AVX2, and ARM uses plain Rust, as it does for floats.
+    pub fn path(self, format: crate::Format) -> Self {
+        use crate::Format::{Bf16, F32, Q4_0, Q4_1, Q8_0};
+        match (self, format) {
+            (_, Q4_0 | Q4_1 | Q8_0) | (Self::Avx512Vnni, F32 | Bf16) => self,
+            (Self::Avx512Vnni | Self::AvxVnni, _) => Self::Avx2,
+            (Self::NeonDotprod, _) => Self::Baseline,
+            (Self::Baseline | Self::Avx2, _) => self,
+        }
+    }
+
     /// Returns an error if this processor lacks the instruction set. Every public function that takes an `Isa` starts
     /// with this check, and the kernels rely on it.
     pub(crate) fn check(self) -> Result<(), crate::Error> {

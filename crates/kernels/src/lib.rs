@@ -35,7 +35,7 @@ mod signals;
 pub use decoder::{Decoder, DecoderConfig, LayerWeights, Patch, RowInput, StepNeeds, StepOutput};
 pub use isa::Isa;
 pub use kv::{KvCache, KvDtype};
-pub use matrix::{BlockKind, PackedMatrix};
+pub use matrix::{Format, PackedMatrix};
 pub use ops::{argmax, softmax_weights};
 pub use pool::Pool;
 pub use quantize::Activations;

@@ -3,61 +3,28 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx2_planes;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
+mod format;
 mod generic;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod planes;
+mod tiles;
+mod unpack;
 
 use std::ops::Range;
 
 use half::{bf16, f16};
 
+pub use self::format::Format;
+use self::planes::Planes;
+use self::tiles::{Tile4, Tile8, dense, tile4, tile8};
 use crate::memory::Buffer;
 use crate::pool::{Pool, Shared};
 use crate::quantize::{Activations, BLOCK};
 use crate::{Error, Isa, LANES, check};
-
-/// Quantised block formats of GGUF files, with 32 weights per block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BlockKind {
-    /// f16 scale, 4-bit values minus 8.
-    Q4_0,
-    /// f16 scale and minimum, 4-bit values.
-    Q4_1,
-    /// f16 scale, 8-bit values.
-    Q8_0,
-}
-
-impl BlockKind {
-    /// Bytes of a block in a file.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::Q4_0 => 18,
-            Self::Q4_1 => 20,
-            Self::Q8_0 => 34,
-        }
-    }
-}
-
-/// 16 rows x 32 columns of 4-bit weights: `value = scale * q + minimum`.
-///
-/// Group `g` holds columns `8g..8g+8`; byte `g * 64 + row * 4 + j` has column `8g + j` in its low nibble and column
-/// `8g + 4 + j` in its high one, so four bytes of a row match four consecutive activations.
-#[derive(Debug, Clone, Copy)]
-#[repr(C, align(64))]
-pub(crate) struct Tile4 {
-    pub(crate) values: [u8; 256],
-    pub(crate) scales: [f16; LANES],
-    pub(crate) minima: [f16; LANES],
-}
-
-/// 16 rows x 32 columns of 8-bit weights plus 128; byte `g * 64 + row * 4 + j` is column `4g + j`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C, align(32))]
-pub(crate) struct Tile8 {
-    pub(crate) values: [u8; 512],
-    pub(crate) scales: [f16; LANES],
-}
 
 #[derive(Debug)]
 pub(crate) enum Tiles {
@@ -67,6 +34,9 @@ pub(crate) enum Tiles {
     F32(Buffer<[f32; LANES]>),
     /// Bits of bfloat16, `[tile][k][16]`.
     Bf16(Buffer<[u16; LANES]>),
+    /// `[tile][k][16]`.
+    F16(Buffer<[f16; LANES]>),
+    Planes(Box<dyn Planes>),
 }
 
 /// A repacked weight matrix.
@@ -74,41 +44,70 @@ pub(crate) enum Tiles {
 pub struct PackedMatrix {
     n: usize,
     k: usize,
-    pub(crate) tiles: Tiles,
+    format: Format,
+    tiles: Tiles,
 }
 
 impl PackedMatrix {
-    /// Repacks the blocks of a GGUF file, row by row.
-    pub fn from_blocks(kind: BlockKind, n: usize, k: usize, bytes: &[u8]) -> Result<Self, Error> {
-        check("columns of a quantised matrix", k, k > 0 && k.is_multiple_of(BLOCK), "a multiple of 32")?;
-        let per_row = k / BLOCK;
-        let expected = n * per_row * kind.bytes();
-        check("bytes of a quantised matrix", bytes.len(), bytes.len() == expected, expected)?;
+    /// Repacks weights as a GGUF file holds them, row by row. A row is a whole number of blocks.
+    pub fn from_blocks(format: Format, n: usize, k: usize, bytes: &[u8]) -> Result<Self, Error> {
+        let (columns, size) = (format.columns(), format.bytes());
+        let fits = k > 0 && k.is_multiple_of(columns);
+        check("columns of a matrix", k, fits, format_args!("a multiple of {columns}, the block of {format}"))?;
+        let per_row = k / columns;
+        let expected = n * per_row * size;
+        check("bytes of a matrix", bytes.len(), bytes.len() == expected, format_args!("{expected}, as {format}"))?;
         let block = |row: usize, column: usize| -> Option<&[u8]> {
-            (row < n).then(|| &bytes[(row * per_row + column) * kind.bytes()..][..kind.bytes()])
+            (row < n).then(|| &bytes[(row * per_row + column) * size..][..size])
         };
         let (count, place) = (n.div_ceil(LANES) * per_row, |index| (index / per_row * LANES, index % per_row));
-        let tiles = match kind {
-            BlockKind::Q8_0 => Tiles::Int8(Buffer::from_fn(count, |index| {
+        let two = |index: usize| u16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]);
+        let tiles = match format {
+            Format::Q8_0 => Tiles::Int8(Buffer::from_fn(count, |index| {
                 let (first, column) = place(index);
                 tile8(|row| block(first + row, column))
             })),
-            _ => Tiles::Int4(Buffer::from_fn(count, |index| {
+            Format::Q4_0 | Format::Q4_1 => Tiles::Int4(Buffer::from_fn(count, |index| {
                 let (first, column) = place(index);
-                tile4(kind, |row| block(first + row, column))
+                tile4(format, |row| block(first + row, column))
             })),
+            Format::F32 => {
+                let words = bytes.as_chunks::<4>().0;
+                Tiles::F32(dense(n, k, |index| f32::from_le_bytes(words[index])))
+            }
+            Format::F16 => Tiles::F16(dense(n, k, |index| f16::from_bits(two(index)))),
+            Format::Bf16 => Tiles::Bf16(dense(n, k, two)),
+            _ => match planes::pack(format, n, k, bytes) {
+                Some(planes) => Tiles::Planes(planes),
+                None => return Err(Error::Device { what: "matrix", reason: format!("{format} has no layout") }),
+            },
         };
-        Ok(Self { n, k, tiles })
+        Ok(Self { n, k, format, tiles })
     }
 
     /// Repacks `[n, k]` floats without conversion.
     pub fn from_f32(n: usize, k: usize, values: &[f32]) -> Result<Self, Error> {
-        Ok(Self { n, k, tiles: Tiles::F32(dense(n, k, values, |value| value)?) })
+        check_values(n, k, values)?;
+        Ok(Self { n, k, format: Format::F32, tiles: Tiles::F32(dense(n, k, |index| values[index])) })
     }
 
     /// Repacks `[n, k]` floats, rounded to bfloat16.
     pub fn bf16_from_f32(n: usize, k: usize, values: &[f32]) -> Result<Self, Error> {
-        Ok(Self { n, k, tiles: Tiles::Bf16(dense(n, k, values, |value| bf16::from_f32(value).to_bits())?) })
+        check_values(n, k, values)?;
+        let tiles = Tiles::Bf16(dense(n, k, |index| bf16::from_f32(values[index]).to_bits()));
+        Ok(Self { n, k, format: Format::Bf16, tiles })
+    }
+
+    /// Repacks `[n, k]` floats, rounded to f16. None of them may be 65520 or more.
+    pub fn f16_from_f32(n: usize, k: usize, values: &[f32]) -> Result<Self, Error> {
+        check_values(n, k, values)?;
+        let tiles = Tiles::F16(dense(n, k, |index| f16::from_f32(values[index])));
+        Ok(Self { n, k, format: Format::F16, tiles })
+    }
+
+    /// How the weights are stored.
+    pub fn format(&self) -> Format {
+        self.format
     }
 
     /// Number of outputs.
@@ -128,12 +127,14 @@ impl PackedMatrix {
             Tiles::Int8(tiles) => std::mem::size_of_val(&tiles[..]),
             Tiles::F32(values) => std::mem::size_of_val(&values[..]),
             Tiles::Bf16(values) => std::mem::size_of_val(&values[..]),
+            Tiles::F16(values) => std::mem::size_of_val(&values[..]),
+            Tiles::Planes(planes) => planes.bytes(),
         }
     }
 
     /// Whether products need quantised activations.
     pub fn is_quantized(&self) -> bool {
-        matches!(self.tiles, Tiles::Int4(_) | Tiles::Int8(_))
+        self.format.is_quantized()
     }
 
     /// Dequantises one row.
@@ -149,6 +150,10 @@ impl PackedMatrix {
             Tiles::Bf16(values) => {
                 out.iter_mut().zip(&values[dense]).for_each(|(out, v)| *out = bf16::from_bits(v[lane]).to_f32())
             }
+            Tiles::F16(values) => {
+                out.iter_mut().zip(&values[dense]).for_each(|(out, v)| *out = v[lane].to_f32());
+            }
+            Tiles::Planes(planes) => planes.row(row, out),
             Tiles::Int4(tiles) => {
                 for (out, tile) in out.chunks_exact_mut(BLOCK).zip(&tiles[blocks]) {
                     let (scale, minimum) = (tile.scales[lane].to_f32(), tile.minima[lane].to_f32());
@@ -202,10 +207,11 @@ impl PackedMatrix {
     ) {
         let range = groups.start * self.group()..(groups.end * self.group()).min(self.n.div_ceil(LANES));
         let k = self.k;
+        let path = isa.path(self.format);
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `Isa::check` detected the features. Every group is given to exactly one thread.
         unsafe {
-            match (isa, &self.tiles) {
+            match (path, &self.tiles) {
                 (Isa::Avx512Vnni, Tiles::Int4(t)) => return avx512::int4(t, k, quantized, range, out),
                 (Isa::Avx512Vnni, Tiles::Int8(t)) => return avx512::int8(t, k, quantized, range, out),
                 (Isa::Avx512Vnni, Tiles::F32(t)) => return avx512::dense(t.as_flattened(), k, x, range, out),
@@ -214,19 +220,24 @@ impl PackedMatrix {
                 (Isa::AvxVnni, Tiles::Int8(t)) => return avx2::int8_vnni(t, k, quantized, range, out),
                 (Isa::Avx2, Tiles::Int4(t)) => return avx2::int4(t, k, quantized, range, out),
                 (Isa::Avx2, Tiles::Int8(t)) => return avx2::int8(t, k, quantized, range, out),
-                (Isa::Avx2 | Isa::AvxVnni, Tiles::F32(t)) => return avx2::dense(t.as_flattened(), k, x, range, out),
-                (Isa::Avx2 | Isa::AvxVnni, Tiles::Bf16(t)) => return avx2::dense(t.as_flattened(), k, x, range, out),
+                (Isa::Avx2, Tiles::F32(t)) => return avx2::dense(t.as_flattened(), k, x, range, out),
+                (Isa::Avx2, Tiles::Bf16(t)) => return avx2::dense(t.as_flattened(), k, x, range, out),
+                (Isa::Avx2, Tiles::F16(t)) => return avx2::dense(t.as_flattened(), k, x, range, out),
                 _ => {}
             }
         }
         #[cfg(target_arch = "aarch64")]
         // SAFETY: as above.
         unsafe {
-            match (isa, &self.tiles) {
+            match (path, &self.tiles) {
                 (Isa::NeonDotprod, Tiles::Int4(t)) => return neon::multiply(t, k, quantized, range, out),
                 (Isa::NeonDotprod, Tiles::Int8(t)) => return neon::multiply(t, k, quantized, range, out),
                 _ => {}
             }
+        }
+        if let Tiles::Planes(planes) = &self.tiles {
+            // SAFETY: as above.
+            return unsafe { planes.multiply(path, k, quantized, range, out) };
         }
         generic::multiply(isa, self, (x, quantized), range, out);
     }
@@ -286,14 +297,26 @@ pub(crate) fn multiply_side_by_side(
     Ok(())
 }
 
+fn check_values(n: usize, k: usize, values: &[f32]) -> Result<(), Error> {
+    check("columns of a matrix", k, k > 0, "at least 1")?;
+    check("values of a matrix", values.len(), values.len() == n * k, n * k)
+}
+
 /// Prefetches a tile that is needed soon, if it exists.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn prefetch<T>(tile: *const T) {
-    for line in (0..size_of::<T>()).step_by(64) {
+    prefetch_bytes(tile.cast(), size_of::<T>());
+}
+
+/// Prefetches memory that is needed soon, if it exists.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn prefetch_bytes(start: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
         // SAFETY: a prefetch has no effect but to load a cache line, if it exists.
         unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(tile.cast::<i8>().wrapping_add(line))
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(start.cast::<i8>().wrapping_add(line))
         };
     }
 }
@@ -331,70 +354,4 @@ impl Target<'_> {
             *out = if self.columns.add { *out + lane } else { *lane };
         }
     }
-}
-
-/// The first four bytes.
-fn four(bytes: &[u8]) -> u32 {
-    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
-}
-
-fn tile4<'a>(kind: BlockKind, block: impl Fn(usize) -> Option<&'a [u8]>) -> Tile4 {
-    let mut tile = Tile4 { values: [0; 256], scales: [f16::ZERO; LANES], minima: [f16::ZERO; LANES] };
-    for row in 0..LANES {
-        let Some(bytes) = block(row) else { continue };
-        let half = |at: usize| f16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        tile.scales[row] = half(0);
-        let quants = match kind {
-            BlockKind::Q4_1 => {
-                tile.minima[row] = half(2);
-                &bytes[4..]
-            }
-            _ => {
-                // q - 8 is q with a minimum of -8 scales. Multiplying by a power of two loses nothing.
-                tile.minima[row] = f16::from_f32(-8.0 * half(0).to_f32());
-                &bytes[2..]
-            }
-        };
-        // The file has columns 0..16 in the low nibbles and 16..32 in the high ones. Four columns at a time:
-        for group in 0..4 {
-            let at = 8 * (group % 2);
-            let (first, second) = (four(&quants[at..]), four(&quants[at + 4..]));
-            let (low, high) = if group < 2 { (first, second << 4) } else { (first >> 4, second) };
-            let bytes = low & 0x0f0f_0f0f | high & 0xf0f0_f0f0;
-            tile.values[group * 64 + row * 4..][..4].copy_from_slice(&bytes.to_le_bytes());
-        }
-    }
-    tile
-}
-
-fn tile8<'a>(block: impl Fn(usize) -> Option<&'a [u8]>) -> Tile8 {
-    let mut tile = Tile8 { values: [128; 512], scales: [f16::ZERO; LANES] };
-    for row in 0..LANES {
-        let Some(bytes) = block(row) else { continue };
-        tile.scales[row] = f16::from_le_bytes([bytes[0], bytes[1]]);
-        for group in 0..BLOCK / 4 {
-            // Adds 128 to every byte.
-            let bytes = four(&bytes[2 + 4 * group..]) ^ 0x8080_8080;
-            tile.values[group * 64 + row * 4..][..4].copy_from_slice(&bytes.to_le_bytes());
-        }
-    }
-    tile
-}
-
-fn dense<T: Copy + Default>(
-    n: usize,
-    k: usize,
-    values: &[f32],
-    convert: impl Fn(f32) -> T,
-) -> Result<Buffer<[T; LANES]>, Error> {
-    check("columns of a matrix", k, k > 0, "at least 1")?;
-    check("values of a matrix", values.len(), values.len() == n * k, n * k)?;
-    Ok(Buffer::from_fn(n.div_ceil(LANES) * k, |index| {
-        let (first, column) = (index / k * LANES, index % k);
-        let mut lanes = [T::default(); LANES];
-        for (row, lane) in (first..n).zip(&mut lanes) {
-            *lane = convert(values[row * k + column]);
-        }
-        lanes
-    }))
 }

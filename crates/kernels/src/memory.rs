@@ -2,7 +2,7 @@
 //! hardware prefetching stops at the end of a page, and address translation of small pages costs time.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -122,8 +122,15 @@ fn take(bytes: usize) -> (Arc<Chunk>, usize) {
 impl<T> Deref for Buffer<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // SAFETY: `from_fn` wrote all elements; nothing writes to them as long as the buffer lives.
+        // SAFETY: `from_fn` wrote all elements; nobody else has this part of the chunk.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+}
+
+impl<T> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
 }
 

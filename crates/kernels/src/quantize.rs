@@ -21,6 +21,31 @@ pub(crate) struct Block {
     pub(crate) scaled_sum: f32,
     /// `-128` times the sum of the integers: the correction for weights that are stored plus 128.
     pub(crate) offset: i32,
+    /// The sums of the first and of the last 16 integers.
+    pub(crate) sums: [i16; 2],
+}
+
+impl Block {
+    /// The integers, one by one.
+    #[inline(always)]
+    pub(crate) fn bytes(&self) -> [i8; BLOCK] {
+        std::array::from_fn(|i| (self.values[i / 4] >> (8 * (i % 4))) as i8)
+    }
+
+    /// Fills in what follows from the sums of the first and of the last 16 integers.
+    #[inline(always)]
+    fn add_sums(&mut self, [first, last]: [i32; 2]) {
+        let total = first.wrapping_add(last);
+        self.sums = [first as i16, last as i16];
+        self.offset = total.wrapping_mul(-128);
+        self.scaled_sum = self.scale * total as f32;
+    }
+
+    /// The sum of the integers.
+    #[inline(always)]
+    pub(crate) fn total(&self) -> i32 {
+        i32::from(self.sums[0]) + i32::from(self.sums[1])
+    }
 }
 
 /// Quantised rows of one width. Memory is reused between calls.
@@ -132,9 +157,7 @@ unsafe fn avx512(x: &[f32; BLOCK]) -> Block {
         _mm_storeu_si128(values, _mm512_cvtepi32_epi8(low));
         _mm_storeu_si128(values.add(1), _mm512_cvtepi32_epi8(high));
     }
-    let total = _mm512_reduce_add_epi32(_mm512_add_epi32(low, high));
-    block.offset = total.wrapping_mul(-128);
-    block.scaled_sum = block.scale * total as f32;
+    block.add_sums([_mm512_reduce_add_epi32(low), _mm512_reduce_add_epi32(high)]);
     block
 }
 
@@ -149,10 +172,10 @@ fn quantize_body(x: &[f32; BLOCK], out: &mut Block) {
     for (value, four) in out.values.iter_mut().zip(rounded.as_chunks::<4>().0) {
         *value = i32::from_le_bytes(four.map(|v| v as u8));
     }
-    let total = rounded.iter().fold(0i32, |sum, v| sum.wrapping_add(*v));
+    let sum = |half: &[i32]| half.iter().fold(0i32, |sum, v| sum.wrapping_add(*v));
+    let (first, last) = rounded.split_at(BLOCK / 2);
     out.scale = max / 127.0;
-    out.offset = total.wrapping_mul(-128);
-    out.scaled_sum = out.scale * total as f32;
+    out.add_sums([sum(first), sum(last)]);
 }
 
 #[cfg(test)]
@@ -176,6 +199,9 @@ mod tests {
                     }
                     let sum: i32 = values.iter().map(|v| i32::from(*v)).sum();
                     prop_assert_eq!((block.offset, block.scaled_sum), (-128 * sum, block.scale * sum as f32));
+                    prop_assert_eq!((block.bytes().to_vec(), block.total()), (values.clone(), sum));
+                    let halves = values.chunks(16).map(|half| half.iter().map(|v| i16::from(*v)).sum::<i16>());
+                    prop_assert_eq!(halves.collect::<Vec<_>>(), block.sums);
                 }
                 if let Some(first) = &first {
                     prop_assert_eq!(&a.blocks, &first.blocks);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokenrouter_kernels::{
-    BlockKind, Decoder, DecoderConfig, Isa, KvCache, KvDtype, LayerWeights, PackedMatrix, Patch, Pool, RowInput,
+    Decoder, DecoderConfig, Format, Isa, KvCache, KvDtype, LayerWeights, PackedMatrix, Patch, Pool, RowInput,
     SignalSet, StepNeeds, StepOutput,
 };
 
@@ -34,7 +34,7 @@ const D: usize = 64;
 const VOCAB: usize = 5000;
 
 fn matrix(n: usize, k: usize) -> PackedMatrix {
-    PackedMatrix::from_blocks(BlockKind::Q8_0, n, k, &vec![0x11; n * k / 32 * 34]).expect("fits")
+    PackedMatrix::from_blocks(Format::Q8_0, n, k, &vec![0x11; n * k / 32 * 34]).expect("fits")
 }
 
 fn decoder(threads: usize) -> Decoder {

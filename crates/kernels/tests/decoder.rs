@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokenrouter_kernels::{
-    BlockKind, Decoder, DecoderConfig, Isa, KvCache, KvDtype, LayerWeights, PackedMatrix, Patch, Pool, RowInput,
+    Decoder, DecoderConfig, Format, Isa, KvCache, KvDtype, LayerWeights, PackedMatrix, Patch, Pool, RowInput,
     SignalSet, StepNeeds, StepOutput, logit_signals,
 };
 
@@ -50,7 +50,7 @@ fn matrix(quantized: bool, seed: usize, n: usize, k: usize) -> PackedMatrix {
         bytes.extend(half::f16::from_f32(0.001).to_le_bytes());
         bytes.extend(block.iter().map(|x| (x * 1000.0) as i8 as u8));
     }
-    PackedMatrix::from_blocks(BlockKind::Q8_0, n, k, &bytes).expect("fits")
+    PackedMatrix::from_blocks(Format::Q8_0, n, k, &bytes).expect("fits")
 }
 
 fn decoder(shape: Shape, isa: Isa, threads: usize) -> Decoder {

@@ -4,7 +4,8 @@
 //! product is done one row at a time, because candle's floating-point product takes another path (and rounds
 //! differently) for one row than for several. Quantised products work by row anyway.
 
-use candle_core::quantized::QMatMul;
+use candle_core::quantized::ggml_file::qtensor_from_ggml;
+use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, IndexOp, Module, Result, Tensor};
 
 use tokenrouter_core::kv::BlockId;
@@ -13,6 +14,7 @@ use tokenrouter_engine::config::WeightDtype;
 use tokenrouter_engine::model::{
     Arch, Family, LinearPatch, LinearPatches, ModelError, ModelFiles, Slot, StoredTensor, Weights,
 };
+use tokenrouter_kernels::Format;
 
 enum Linear {
     Quantized(QMatMul),
@@ -26,12 +28,12 @@ impl Linear {
             WeightDtype::F32 => DType::F32,
             WeightDtype::Bf16 => DType::BF16,
             WeightDtype::F16 => DType::F16,
-            WeightDtype::Native => match stored {
-                StoredTensor::Quantized(tensor) => return Ok(Self::Quantized(QMatMul::from_arc(tensor.clone())?)),
-                StoredTensor::Dense(tensor) => tensor.dtype(),
+            WeightDtype::Native => match as_candle_has_it(stored)? {
+                Candle::Quantized(tensor) => return Ok(Self::Quantized(QMatMul::from_arc(tensor.into())?)),
+                Candle::Dense(tensor) => tensor.dtype(),
             },
         };
-        Ok(Self::Dense(stored.to_dense(device)?.to_dtype(target)?.t()?))
+        Ok(Self::Dense(dense(stored, device)?.to_dtype(target)?.t()?))
     }
 
     /// `[rows, in]` to `[rows, out]`, both f32.
@@ -51,6 +53,45 @@ impl Linear {
                 y.to_dtype(DType::F32)
             }
         }
+    }
+}
+
+/// A tensor in candle's form.
+enum Candle {
+    Quantized(QTensor),
+    Dense(Tensor),
+}
+
+/// Blocks of formats that candle does not know are dequantised by the kernels.
+fn as_candle_has_it(stored: &StoredTensor) -> Result<Candle> {
+    let (dims, bytes, device) = (stored.dims(), stored.bytes(), &Device::Cpu);
+    let dtype = match stored.format() {
+        Format::F32 => return Tensor::from_raw_buffer(bytes, DType::F32, dims, device).map(Candle::Dense),
+        Format::F16 => return Tensor::from_raw_buffer(bytes, DType::F16, dims, device).map(Candle::Dense),
+        Format::Bf16 => return Tensor::from_raw_buffer(bytes, DType::BF16, dims, device).map(Candle::Dense),
+        Format::Q4_0 => GgmlDType::Q4_0,
+        Format::Q4_1 => GgmlDType::Q4_1,
+        Format::Q5_0 => GgmlDType::Q5_0,
+        Format::Q5_1 => GgmlDType::Q5_1,
+        Format::Q8_0 => GgmlDType::Q8_0,
+        Format::Q2K => GgmlDType::Q2K,
+        Format::Q3K => GgmlDType::Q3K,
+        Format::Q4K => GgmlDType::Q4K,
+        Format::Q5K => GgmlDType::Q5K,
+        Format::Q6K => GgmlDType::Q6K,
+        Format::Iq4Nl | Format::Iq4Xs | Format::Mxfp4 => {
+            let values = stored.to_f32().map_err(candle_core::Error::wrap)?;
+            return Tensor::from_vec(values, dims, device).map(Candle::Dense);
+        }
+    };
+    qtensor_from_ggml(dtype, bytes, dims.to_vec(), device).map(Candle::Quantized)
+}
+
+/// The weights as floats, which candle dequantises.
+pub fn dense(stored: &StoredTensor, device: &Device) -> Result<Tensor> {
+    match as_candle_has_it(stored)? {
+        Candle::Quantized(tensor) => tensor.dequantize(device),
+        Candle::Dense(tensor) => tensor.to_device(device),
     }
 }
 
@@ -115,7 +156,7 @@ impl CandleDecoder {
         let positions = arch.context.min(slots);
         let (cos, sin) = arch.rope_tables(positions);
         let table = |values| Tensor::from_vec(values, (positions, arch.head_dim / 2), device).map_err(failed);
-        let embed = || embedding.to_dense(device)?.to_dtype(DType::F32);
+        let embed = || dense(&embedding, device)?.to_dtype(DType::F32);
         Ok(Self {
             arch: arch.clone(),
             device: device.clone(),
@@ -305,7 +346,7 @@ impl Loader<'_> {
 
     fn vector(&self, slot: Slot, length: usize) -> std::result::Result<Tensor, ModelError> {
         let stored = self.weights.get(slot, &[length])?;
-        let load = || stored.to_dense(self.device)?.to_dtype(DType::F32);
+        let load = || dense(&stored, self.device)?.to_dtype(DType::F32);
         load().map_err(|error| self.failed(error))
     }
 

@@ -2,12 +2,14 @@
 
 use std::io::{Seek, Write};
 
-use candle_core::Device;
+use candle_core::quantized::ggml_file::qtensor_from_ggml;
 use candle_core::quantized::gguf_file::{Value, write};
 use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{Device, Tensor};
+use tokenrouter_kernels::Format;
 
 use super::parts::Parts;
-use super::{ModelError, locate};
+use super::{ModelError, StoredTensor, locate};
 use crate::config::{ModelConfig, WeightDtype};
 
 /// Writes the model of a configuration whose weights are a GGUF file. Its tokenizer and constants are copied; the layers of
@@ -44,7 +46,9 @@ pub fn export_gguf(config: &ModelConfig, out: &mut (impl Write + Seek)) -> Resul
     for name in parts.names() {
         for new in renumbered(name, &layers) {
             let Some(tensor) = parts.tensor(name)? else { continue };
-            tensors.push((new, convert(tensor, config.dtype).map_err(failed)?));
+            let converted = convert(&tensor, config.dtype);
+            let of = |message| ModelError::invalid(&path, format!("tensor `{name}` {message}"));
+            tensors.push((new, converted.map_err(of)?));
         }
     }
     tensors.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
@@ -61,16 +65,45 @@ fn renumbered(name: &str, layers: &[usize]) -> Vec<String> {
     places.map(|(new, _)| format!("blk.{new}.{rest}")).collect()
 }
 
-fn convert(tensor: QTensor, dtype: WeightDtype) -> candle_core::Result<QTensor> {
+fn convert(tensor: &StoredTensor, dtype: WeightDtype) -> Result<QTensor, String> {
+    let cannot = |error: candle_core::Error| format!("cannot be written: {error}");
     let dtype = match dtype {
-        WeightDtype::Native => return Ok(tensor),
+        WeightDtype::Native => {
+            let Some(dtype) = candle_dtype(tensor.format()) else {
+                let message = "cannot be written as it is: give another `dtype`, such as `bf16`";
+                return Err(format!("is {}, which {message}", tensor.format()));
+            };
+            return qtensor_from_ggml(dtype, tensor.bytes(), tensor.dims().to_vec(), &Device::Cpu).map_err(cannot);
+        }
         // Norms and other vectors are read as f32 by everyone.
-        _ if tensor.shape().rank() < 2 => GgmlDType::F32,
+        _ if tensor.dims().len() < 2 => GgmlDType::F32,
         WeightDtype::F32 => GgmlDType::F32,
         WeightDtype::Bf16 => GgmlDType::BF16,
         WeightDtype::F16 => GgmlDType::F16,
     };
-    QTensor::quantize(&tensor.dequantize(&Device::Cpu)?, dtype)
+    let values = tensor.to_f32().map_err(|error| format!("cannot be read: {error}"))?;
+    let dense = Tensor::from_vec(values, tensor.dims(), &Device::Cpu);
+    dense.and_then(|dense| QTensor::quantize(&dense, dtype)).map_err(cannot)
+}
+
+/// Candle's name of a format, if it has one.
+fn candle_dtype(format: Format) -> Option<GgmlDType> {
+    Some(match format {
+        Format::F32 => GgmlDType::F32,
+        Format::F16 => GgmlDType::F16,
+        Format::Bf16 => GgmlDType::BF16,
+        Format::Q4_0 => GgmlDType::Q4_0,
+        Format::Q4_1 => GgmlDType::Q4_1,
+        Format::Q5_0 => GgmlDType::Q5_0,
+        Format::Q5_1 => GgmlDType::Q5_1,
+        Format::Q8_0 => GgmlDType::Q8_0,
+        Format::Q2K => GgmlDType::Q2K,
+        Format::Q3K => GgmlDType::Q3K,
+        Format::Q4K => GgmlDType::Q4K,
+        Format::Q5K => GgmlDType::Q5K,
+        Format::Q6K => GgmlDType::Q6K,
+        Format::Iq4Nl | Format::Iq4Xs | Format::Mxfp4 => return None,
+    })
 }
 
 #[cfg(test)]

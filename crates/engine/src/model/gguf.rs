@@ -86,8 +86,7 @@ fn end_tokens(metadata: &GgufMetadata<'_>) -> Result<Vec<u32>, ModelError> {
 fn read_divisors(metadata: &GgufMetadata<'_>, parts: &Parts, arch: &Arch) -> Result<Option<Vec<f32>>, ModelError> {
     const NAME: &str = "rope_freqs.weight";
     let Some(tensor) = parts.tensor(NAME)? else { return Ok(None) };
-    let values = tensor.dequantize(&candle_core::Device::Cpu).and_then(|tensor| tensor.flatten_all()?.to_vec1::<f32>());
-    let values = values.map_err(|error| ModelError::tensor(metadata.path, error))?;
+    let values = tensor.to_f32().map_err(|error| metadata.invalid(format!("tensor `{NAME}`: {error}")))?;
     if values.len() != arch.head_dim / 2 {
         let (have, want) = (values.len(), arch.head_dim / 2);
         return Err(metadata.invalid(format!("tensor `{NAME}` has {have} values, the model needs {want}")));

@@ -8,6 +8,7 @@ mod config_json;
 mod export;
 mod finite;
 mod gguf;
+mod header;
 mod hf;
 mod json;
 mod keys;
@@ -19,6 +20,7 @@ mod safetensors;
 mod shape;
 mod shards;
 mod source;
+mod stored;
 mod student;
 mod weights;
 
@@ -29,7 +31,8 @@ pub use patch::{LinearPatch, LinearPatches};
 pub use rope::{RopeScaling, Yarn};
 pub use shape::Shape;
 pub use source::{cache_dir, demo_gguf_path, locate};
-pub use weights::{Slot, StoredTensor, Weights};
+pub use stored::StoredTensor;
+pub use weights::{Slot, Weights};
 
 use crate::config::ModelConfig;
 use crate::tokenizer::TextCodec;

@@ -2,22 +2,20 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufReader, Read, Seek};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use candle_core::Device;
-use candle_core::quantized::QTensor;
-use candle_core::quantized::gguf_file::{Content, Value};
+use candle_core::quantized::gguf_file::Value;
 
-use super::ModelError;
+use super::header::{self, Header};
+use super::{ModelError, StoredTensor};
 use crate::files::GgufMetadata;
 
 struct Part {
     path: PathBuf,
-    content: Content,
-    file: Mutex<BufReader<File>>,
+    header: Header,
+    file: Mutex<File>,
 }
 
 /// The files of a model. The first has the metadata.
@@ -38,7 +36,7 @@ impl Parts {
         };
         let mut places = HashMap::new();
         for (index, part) in parts.iter().enumerate() {
-            for name in part.content.tensor_infos.keys() {
+            for name in part.header.tensors.keys() {
                 if let Some(other) = places.insert(name.clone(), index) {
                     let message = format!("tensor `{name}` is also in `{}`", parts[other].path.display());
                     return Err(ModelError::invalid(&part.path, message));
@@ -100,7 +98,7 @@ impl Parts {
 
     /// All metadata, of the first file.
     pub(super) fn values(&self) -> &HashMap<String, Value> {
-        &self.parts[0].content.metadata
+        &self.parts[0].header.values
     }
 
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
@@ -117,16 +115,20 @@ impl Parts {
 
     pub(super) fn dims(&self, name: &str) -> Option<&[usize]> {
         let part = &self.parts[*self.places.get(name)?];
-        part.content.tensor_infos.get(name).map(|info| info.shape.dims())
+        part.header.tensors.get(name).map(|info| info.dims.as_slice())
     }
 
-    /// A tensor on the CPU.
-    pub(super) fn tensor(&self, name: &str) -> Result<Option<QTensor>, ModelError> {
+    /// A tensor, if there is one of this name.
+    pub(super) fn tensor(&self, name: &str) -> Result<Option<StoredTensor>, ModelError> {
         let Some(index) = self.places.get(name) else { return Ok(None) };
-        let Part { path, content, file } = &self.parts[*index];
+        let Part { path, header, file } = &self.parts[*index];
+        let Some(info) = header.tensors.get(name) else { return Ok(None) };
         let mut file = file.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let tensor = content.tensor(&mut *file, name, &Device::Cpu);
-        tensor.map(Some).map_err(|error| ModelError::invalid(path, format!("tensor `{name}` cannot be read: {error}")))
+        // The file had room for it when it was opened.
+        let mut bytes = vec![0; info.bytes as usize];
+        let read = file.seek(SeekFrom::Start(info.offset)).and_then(|_| file.read_exact(&mut bytes));
+        read.map_err(|error| ModelError::invalid(path, format!("tensor `{name}` cannot be read: {error}")))?;
+        Ok(Some(StoredTensor::new(info.format, info.dims.clone(), bytes)))
     }
 }
 
@@ -143,28 +145,22 @@ impl Part {
             return Err(ModelError::invalid(path, message));
         }
         reader.rewind().map_err(|error| ModelError::io(path, error))?;
-        // An alignment of 0 makes the reader divide by it.
-        let content = catch_unwind(AssertUnwindSafe(|| Content::read(&mut reader)))
-            .map_err(|_| ModelError::invalid(path, "GGUF header cannot be read: it is inconsistent"))?
+        let length = std::fs::metadata(path).map_err(|error| ModelError::io(path, error))?.len();
+        let header = header::read(&mut reader, length)
             .map_err(|error| ModelError::invalid(path, format!("GGUF header cannot be read: {error}")))?;
-        check_extent(path, &content)?;
-        Ok(Self { path: path.to_owned(), content, file: Mutex::new(reader) })
+        check_extent(path, length, &header)?;
+        Ok(Self { path: path.to_owned(), header, file: Mutex::new(reader.into_inner()) })
     }
 
     fn metadata(&self) -> GgufMetadata<'_> {
-        GgufMetadata { path: &self.path, values: &self.content.metadata }
+        GgufMetadata { path: &self.path, values: &self.header.values }
     }
 }
 
 /// Refuses a truncated file before anything is allocated for its tensors.
-fn check_extent(path: &Path, content: &Content) -> Result<(), ModelError> {
-    let length = std::fs::metadata(path).map_err(|error| ModelError::io(path, error))?.len();
-    for (name, info) in &content.tensor_infos {
-        let block = info.ggml_dtype.block_size() as u64;
-        let elements = info.shape.dims().iter().try_fold(1u64, |product, dim| product.checked_mul(*dim as u64));
-        let bytes = elements.and_then(|n| (n / block).checked_mul(info.ggml_dtype.type_size() as u64));
-        let end = bytes.and_then(|n| n.checked_add(info.offset)?.checked_add(content.tensor_data_offset));
-        if end.is_none_or(|end| end > length) {
+fn check_extent(path: &Path, length: u64, header: &Header) -> Result<(), ModelError> {
+    for (name, info) in &header.tensors {
+        if info.offset.checked_add(info.bytes).is_none_or(|end| end > length) {
             return Err(ModelError::invalid(
                 path,
                 format!("the file is truncated or corrupt: tensor `{name}` ends after the file's {length} bytes"),

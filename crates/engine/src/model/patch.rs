@@ -7,8 +7,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use candle_core::DType;
-
 use super::safetensors::Shards;
 use super::shards::Shard;
 use super::student::check_tokens;
@@ -84,8 +82,7 @@ fn floats(path: &Path, file: &Shards, name: &str, shape: &[usize]) -> Result<Vec
         let message = format!("tensor `{name}` has shape {:?}, the model needs {shape:?}", tensor.dims());
         return Err(ModelError::invalid(path, message));
     }
-    let values = tensor.to_dtype(DType::F32).and_then(|tensor| tensor.flatten_all()?.to_vec1::<f32>());
-    let values = values.map_err(|error| ModelError::tensor(path, error))?;
+    let values = tensor.to_f32().map_err(|error| ModelError::invalid(path, format!("tensor `{name}`: {error}")))?;
     match values.iter().position(|value| !value.is_finite()) {
         Some(at) => Err(ModelError::invalid(path, format!("tensor `{name}` holds {} at index {at}", values[at]))),
         None => Ok(values),

@@ -7,11 +7,11 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
-use candle_core::{DType, Device, Tensor};
 use safetensors::tensor::{Dtype, Metadata};
+use tokenrouter_kernels::Format;
 
-use super::ModelError;
 use super::shards::Shard;
+use super::{ModelError, StoredTensor, stored};
 
 /// Largest header accepted, in bytes.
 const MAX_HEADER: u64 = 64 << 20;
@@ -115,20 +115,23 @@ impl Shards {
             .map_err(|error| ModelError::io(path, error))
     }
 
-    /// The named tensor on the CPU.
-    pub(super) fn load(&self, name: &str) -> Result<Option<Tensor>, ModelError> {
+    /// The named tensor.
+    pub(super) fn load(&self, name: &str) -> Result<Option<StoredTensor>, ModelError> {
         let Some(entry) = self.entries.get(name) else { return Ok(None) };
         let path = &self.files[entry.file].0;
-        let dtype = match entry.dtype {
-            Dtype::F32 => DType::F32,
-            Dtype::F16 => DType::F16,
-            Dtype::BF16 => DType::BF16,
+        let format = match entry.dtype {
+            Dtype::F32 => Format::F32,
+            Dtype::F16 => Format::F16,
+            Dtype::BF16 => Format::Bf16,
             other => return Err(ModelError::invalid(path, wrong_type(name, other))),
         };
+        if stored::size(format, &entry.shape) != Ok(entry.length as u64) {
+            let message = format!("tensor `{name}` has {} bytes and shape {:?}", entry.length, entry.shape);
+            return Err(ModelError::invalid(path, message));
+        }
         let mut bytes = vec![0; entry.length];
         self.read(entry, 0, &mut bytes)?;
-        let tensor = Tensor::from_raw_buffer(&bytes, dtype, &entry.shape, &Device::Cpu);
-        tensor.map(Some).map_err(|error| ModelError::invalid(path, format!("tensor `{name}` cannot be read: {error}")))
+        Ok(Some(StoredTensor::new(format, entry.shape.clone(), bytes)))
     }
 
     /// The named tensor of numbers of type U32.

@@ -95,16 +95,9 @@ pub(super) fn check_tokens(ids: &[usize], vocab: usize) -> Result<(), String> {
 
 /// SHA-256 of the embedding as the files hold it.
 fn digest_of_embedding(weights: &Weights) -> Result<String, ModelError> {
-    let failed = |error| ModelError::tensor(weights.path(), error);
-    let mut hash = Sha256::new();
-    match weights.find(Slot::Embedding)? {
-        Some(StoredTensor::Quantized(tensor)) => hash.update(tensor.data().map_err(failed)?),
-        Some(tensor @ StoredTensor::Dense(_)) => {
-            tensor.to_f32().map_err(failed)?.iter().for_each(|value| hash.update(value.to_le_bytes()));
-        }
-        None => {}
-    }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    let embedding = weights.find(Slot::Embedding)?;
+    let digest = Sha256::digest(embedding.as_ref().map_or(&[][..], StoredTensor::bytes));
+    Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 #[cfg(test)]

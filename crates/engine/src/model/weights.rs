@@ -1,17 +1,13 @@
 //! Access to a model's tensors by role, whatever the file format calls them.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use ::safetensors::tensor::Dtype;
-use candle_core::quantized::{QStorage, QTensor};
-use candle_core::{DType, Device, Tensor};
-use tokenrouter_kernels::BlockKind;
 
 use super::names::{Kind, Names};
 use super::parts::Parts;
 use super::safetensors::{Shards, wrong_type};
-use super::{Arch, ModelError, finite};
+use super::{Arch, ModelError, StoredTensor, finite};
 
 /// A tensor's role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,67 +22,6 @@ pub enum Slot {
     Layer(usize, &'static str),
     /// A bias of a layer, by the GGUF name of its matrix.
     LayerBias(usize, &'static str),
-}
-
-/// A tensor as the file holds it.
-#[derive(Debug, Clone)]
-pub enum StoredTensor {
-    /// GGML blocks.
-    Quantized(Arc<QTensor>),
-    /// Floats of the file's type.
-    Dense(Tensor),
-}
-
-impl StoredTensor {
-    /// Row-major `f32` values on the CPU.
-    pub fn to_f32(&self) -> candle_core::Result<Vec<f32>> {
-        self.to_dense(&Device::Cpu)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()
-    }
-
-    /// A dense tensor on `device`, dequantised to `f32` if need be.
-    pub fn to_dense(&self, device: &Device) -> candle_core::Result<Tensor> {
-        match self {
-            Self::Quantized(tensor) => tensor.dequantize(device),
-            Self::Dense(tensor) => tensor.to_device(device),
-        }
-    }
-
-    /// Some rows of a matrix, as they are stored. All are below its number of rows.
-    pub fn rows(&self, rows: &[u32]) -> candle_core::Result<Self> {
-        match self {
-            Self::Quantized(tensor) => {
-                let (n, k) = tensor.shape().dims2()?;
-                let (bytes, dtype) = (tensor.data()?, tensor.dtype());
-                let chosen: Vec<u8> = rows
-                    .iter()
-                    .flat_map(|row| &bytes[*row as usize * (bytes.len() / n)..][..bytes.len() / n])
-                    .copied()
-                    .collect();
-                let storage = QStorage::from_data(chosen.into(), &Device::Cpu, dtype)?;
-                Ok(Self::Quantized(Arc::new(QTensor::new(storage, (rows.len(), k))?)))
-            }
-            Self::Dense(tensor) => {
-                let index = Tensor::new(rows, tensor.device())?;
-                Ok(Self::Dense(tensor.index_select(&index, 0)?))
-            }
-        }
-    }
-
-    /// Bytes that it takes.
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Quantized(tensor) => tensor.storage_size_in_bytes(),
-            Self::Dense(tensor) => tensor.elem_count() * tensor.dtype().size_in_bytes(),
-        }
-    }
-
-    /// Its dimensions.
-    pub fn dims(&self) -> &[usize] {
-        match self {
-            Self::Quantized(tensor) => tensor.shape().dims(),
-            Self::Dense(tensor) => tensor.dims(),
-        }
-    }
 }
 
 enum Store {
@@ -169,10 +104,10 @@ impl Weights {
     }
 
     fn load(&self, name: &str) -> Result<Option<StoredTensor>, ModelError> {
-        Ok(match &self.store {
-            Store::Gguf(parts) => parts.tensor(name)?.map(|tensor| StoredTensor::Quantized(Arc::new(tensor))),
-            Store::Safetensors { tensors, .. } => tensors.load(name)?.map(StoredTensor::Dense),
-        })
+        match &self.store {
+            Store::Gguf(parts) => parts.tensor(name),
+            Store::Safetensors { tensors, .. } => tensors.load(name),
+        }
     }
 
     /// The tensor of a role with the dimensions it must have.
@@ -190,19 +125,19 @@ impl Weights {
 
     /// The values of a role's tensor, row by row. They are all finite.
     pub fn floats(&self, slot: Slot, tensor: &StoredTensor) -> Result<Vec<f32>, ModelError> {
-        let values = tensor.to_f32().map_err(|error| ModelError::tensor(&self.path, error))?;
+        let values = tensor.to_f32().map_err(|error| self.failed(&self.name(slot), &error))?;
         self.checked(slot, finite::check(&values))?;
         Ok(values)
     }
 
-    /// Checks numbers of 16 bits.
-    pub fn check_halves<T: finite::Number>(&self, slot: Slot, values: &[T]) -> Result<(), ModelError> {
-        self.checked(slot, finite::check(values))
+    /// Checks that the numbers of a tensor, or the scales of its blocks, are finite.
+    pub fn check(&self, slot: Slot, tensor: &StoredTensor) -> Result<(), ModelError> {
+        self.checked(slot, finite::check_stored(tensor.format(), tensor.bytes()))
     }
 
-    /// Checks the scales of blocks.
-    pub fn check_blocks(&self, slot: Slot, kind: BlockKind, blocks: &[u8]) -> Result<(), ModelError> {
-        self.checked(slot, finite::check_blocks(kind, blocks))
+    /// The error that the kernels have with a tensor.
+    fn failed(&self, name: &str, error: &tokenrouter_kernels::Error) -> ModelError {
+        ModelError::invalid(&self.path, format!("tensor `{name}`: {error}"))
     }
 
     /// Checks that values are finite as f16 too.
@@ -232,7 +167,7 @@ impl Weights {
 
     /// Bytes of one tensor.
     fn bytes_of(&self, slot: Slot) -> Result<u64, ModelError> {
-        Ok(self.find(slot)?.map_or(0, |tensor| tensor.bytes() as u64))
+        Ok(self.find(slot)?.map_or(0, |tensor| tensor.bytes().len() as u64))
     }
 
     /// Refuses tensors that the model of `arch` does not have, and types that are not read, and a head that is missing.
@@ -259,7 +194,7 @@ impl Weights {
         }
         for name in zero {
             let values = self.load(name)?.map(|tensor| tensor.to_f32()).transpose();
-            let values = values.map_err(|error| ModelError::tensor(&self.path, error))?.unwrap_or_default();
+            let values = values.map_err(|error| self.failed(name, &error))?.unwrap_or_default();
             if let Some(value) = values.iter().find(|value| **value != 0.0) {
                 let message = format!("tensor `{name}` holds {value}: biases there are not supported, allowed is 0");
                 return Err(invalid(message));

@@ -4,16 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use candle_core::DType;
-use candle_core::quantized::GgmlDType;
 use tokenrouter_kernels::{
-    BlockKind, Decoder, Isa, KvCache, KvDtype, LayerWeights, PackedMatrix, Patch, Pool, SignalSet, StepNeeds,
+    Decoder, Format, Isa, KvCache, KvDtype, LayerWeights, PackedMatrix, Patch, Pool, SignalSet, StepNeeds,
 };
 
 use super::sampler::{Candidates, Sampler};
 use super::{RunnerOptions, row_inputs};
 use crate::config::{KvDtypeConfig, WeightDtype};
-use crate::model::{Arch, Family, LinearPatch, LinearPatches, ModelError, Slot, StoredTensor, Weights};
+use crate::model::{Arch, Family, LinearPatch, LinearPatches, ModelError, Slot, Weights};
 use tokenrouter_core::routing::SignalNeeds;
 use tokenrouter_core::step::Batch;
 use tokenrouter_core::step::{ModelRunner, RunnerError, Softmax, StepOutput};
@@ -155,8 +153,7 @@ impl Loader<'_> {
             return self.pack(slot, stored);
         }
         let stored = self.weights.get(slot, &[self.arch.vocab, d])?;
-        let rows = stored.rows(tokens).map_err(|error| ModelError::tensor(self.weights.path_of(slot), error))?;
-        self.pack(slot, rows)
+        self.pack(slot, stored.rows(tokens))
     }
 
     fn pack(&self, slot: Slot, stored: StoredTensor) -> Result<PackedMatrix, ModelError> {
@@ -167,29 +164,29 @@ impl Loader<'_> {
                 return Err(ModelError::invalid(self.weights.path_of(slot), message));
             }
         };
-        let packed = match (self.dtype, &stored) {
-            (WeightDtype::Native, StoredTensor::Quantized(tensor)) => {
-                let bytes = tensor.data().map_err(|error| ModelError::tensor(self.path(), error))?;
-                match block_kind(tensor.dtype()) {
-                    Some(kind) if k.is_multiple_of(32) => {
-                        self.weights.check_blocks(slot, kind, &bytes)?;
-                        PackedMatrix::from_blocks(kind, n, k, &bytes)
-                    }
-                    // Formats without a kernel of their own are computed in f32.
-                    _ => PackedMatrix::from_f32(n, k, &self.weights.floats(slot, &stored)?),
-                }
-            }
-            (WeightDtype::Native, StoredTensor::Dense(tensor)) if tensor.dtype() == DType::BF16 => {
-                PackedMatrix::bf16_from_f32(n, k, &self.weights.floats(slot, &stored)?)
-            }
-            (WeightDtype::Bf16, _) => PackedMatrix::bf16_from_f32(n, k, &self.weights.floats(slot, &stored)?),
-            (WeightDtype::F16, _) => {
-                let message = "`dtype: f16` has no CPU kernel, use `bf16` or `f32`, or `runner: candle`";
-                return Err(ModelError::invalid(self.path(), message));
-            }
-            _ => PackedMatrix::from_f32(n, k, &self.weights.floats(slot, &stored)?),
+        let format = match self.dtype {
+            WeightDtype::Native => stored.format(),
+            WeightDtype::F32 => Format::F32,
+            WeightDtype::Bf16 => Format::Bf16,
+            WeightDtype::F16 => Format::F16,
         };
-        packed.map_err(|error| ModelError::invalid(self.path(), error.to_string()))
+        let packed = if format == stored.format() {
+            self.weights.check(slot, &stored)?;
+            PackedMatrix::from_blocks(format, n, k, stored.bytes())
+        } else {
+            let values = self.weights.floats(slot, &stored)?;
+            drop(stored);
+            match format {
+                Format::Bf16 => PackedMatrix::bf16_from_f32(n, k, &values),
+                Format::F16 => {
+                    self.weights.check_range_of_f16(slot, &values)?;
+                    PackedMatrix::f16_from_f32(n, k, &values)
+                }
+                _ => PackedMatrix::from_f32(n, k, &values),
+            }
+        };
+        let name = || self.weights.name(slot);
+        packed.map_err(|error| ModelError::invalid(self.weights.path_of(slot), format!("tensor `{}`: {error}", name())))
     }
 
     fn vector(&self, slot: Slot, length: usize) -> Result<Vec<f32>, ModelError> {
@@ -238,14 +235,5 @@ pub(super) fn kv_dtype(config: KvDtypeConfig) -> KvDtype {
         KvDtypeConfig::F32 => KvDtype::F32,
         KvDtypeConfig::F16 => KvDtype::F16,
         KvDtypeConfig::Bf16 => KvDtype::Bf16,
-    }
-}
-
-pub(super) fn block_kind(dtype: GgmlDType) -> Option<BlockKind> {
-    match dtype {
-        GgmlDType::Q4_0 => Some(BlockKind::Q4_0),
-        GgmlDType::Q4_1 => Some(BlockKind::Q4_1),
-        GgmlDType::Q8_0 => Some(BlockKind::Q8_0),
-        _ => None,
     }
 }

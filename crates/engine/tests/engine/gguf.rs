@@ -52,6 +52,11 @@ pub(crate) fn metadata() -> Metadata {
 }
 
 pub(crate) fn tensors() -> Tensors {
+    tensors_of(&tiny::config("llama"))
+}
+
+/// The random tensors of a model, by their names in GGUF files.
+pub(crate) fn tensors_of(config: &serde_json::Value) -> Tensors {
     let names = [
         ("model.embed_tokens", "token_embd"),
         ("model.norm", "output_norm"),
@@ -68,7 +73,7 @@ pub(crate) fn tensors() -> Tensors {
         ("mlp.down_proj", "ffn_down"),
     ];
     let rename = |name: String| names.iter().fold(name, |name, (from, to)| name.replace(from, to));
-    tiny::tensors(&tiny::config("llama"), 4).into_iter().map(|(name, tensor)| (rename(name), tensor)).collect()
+    tiny::tensors(config, 4).into_iter().map(|(name, tensor)| (rename(name), tensor)).collect()
 }
 
 pub(crate) fn write(path: &Path, metadata: &Metadata, tensors: &Tensors) {

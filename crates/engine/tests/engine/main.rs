@@ -4,6 +4,7 @@ mod adaptation;
 mod config;
 mod demo;
 mod demo_engine;
+mod formats;
 mod gguf;
 mod heads;
 mod loading;

@@ -2,19 +2,24 @@
 //!
 //! `cargo run --release -p tokenrouter-kernels --example bench_decoder -- [--threads 1,2] [--weights q4_1+q8_0,bf16,f32]
 //! [--kv f32,f16,bf16] [--batch 1,2,4,8,16] [--ctx 16,512,2048] [--prefill 128,512] [--isa avx2] [--runs 15] [--min]
-//! [--json]`
+//! [--json] [--format all|q4_k,q6_k,f16 [--shape 32768,4096]]`
+//!
+//! `--format` measures products of one random matrix in these formats instead of a model: `--batch` and `--prefill` are
+//! their numbers of rows.
 //!
 //! `--min` reports the shortest time of a phase instead of the median, for machines that others use too. `--json` prints
 //! one object per line.
 
 mod bounds;
+mod formats;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use bounds::Peaks;
+use formats::Matrices;
 use tokenrouter_kernels::{
-    BlockKind, Decoder, DecoderConfig, Isa, KvCache, KvDtype, LayerWeights, PackedMatrix, Pool, RowInput, StepNeeds,
+    Decoder, DecoderConfig, Format, Isa, KvCache, KvDtype, LayerWeights, PackedMatrix, Pool, RowInput, StepNeeds,
     StepOutput,
 };
 
@@ -34,7 +39,7 @@ enum Weights {
     F32,
 }
 
-fn matrix(weights: Weights, kind: BlockKind, n: usize, k: usize) -> PackedMatrix {
+fn matrix(weights: Weights, kind: Format, n: usize, k: usize) -> PackedMatrix {
     let values = || (0..n * k).map(|i| ((i * 2_654_435_761) % 1000) as f32 / 1e4 - 0.05).collect::<Vec<_>>();
     match weights {
         // Small scales: the exponents of the half floats stay low for any bytes.
@@ -46,7 +51,7 @@ fn matrix(weights: Weights, kind: BlockKind, n: usize, k: usize) -> PackedMatrix
 }
 
 fn decoder(weights: Weights, isa: Isa, threads: usize, positions: usize) -> Decoder {
-    let m = |n, k| matrix(weights, BlockKind::Q4_1, n, k);
+    let m = |n, k| matrix(weights, Format::Q4_1, n, k);
     let layer = |_| LayerWeights {
         patch: None,
         attn_norm: vec![1.0; D],
@@ -61,7 +66,7 @@ fn decoder(weights: Weights, isa: Isa, threads: usize, positions: usize) -> Deco
         up: m(FFN, D),
         down: m(D, FFN),
     };
-    let head = Arc::new(matrix(weights, BlockKind::Q8_0, VOCAB, D));
+    let head = Arc::new(matrix(weights, Format::Q8_0, VOCAB, D));
     let config = DecoderConfig {
         d_model: D,
         heads: HEADS,
@@ -92,6 +97,8 @@ struct Options {
     runs: usize,
     min: bool,
     json: bool,
+    /// Measures matrices instead of a model.
+    formats: Option<(Vec<Format>, Matrices)>,
 }
 
 impl Options {
@@ -104,6 +111,22 @@ impl Options {
             let text = value(name, default);
             let parts = text.split(',').filter(|part| !part.is_empty());
             parts.map(|part| part.parse().map_err(|_| format!("{name} {text}: not numbers"))).collect()
+        };
+        let isa = match value("--isa", "best").as_str() {
+            "baseline" => Isa::Baseline,
+            "avx2" => Isa::Avx2,
+            "avxvnni" => Isa::AvxVnni,
+            _ => Isa::detect(),
+        };
+        let (runs, min) =
+            (numbers("--runs", "15")?.first().copied().unwrap_or(15), args.iter().any(|arg| arg == "--min"));
+        let formats = match value("--format", "").as_str() {
+            "" => None,
+            names => {
+                let [n, k] = numbers("--shape", "32768,4096")?[..] else { return Err("--shape: not n,k".into()) };
+                let rows = [numbers("--batch", "1,4,16")?, numbers("--prefill", "128")?].concat();
+                Some((formats::parse(names)?, Matrices { shape: (n, k), rows, runs, min, isa }))
+            }
         };
         Ok(Self {
             threads: numbers("--threads", "1,2")?,
@@ -118,14 +141,10 @@ impl Options {
             batches: numbers("--batch", "1,2,4,8,16")?,
             contexts: numbers("--ctx", "16,512,2048")?,
             prefills: numbers("--prefill", "128,512")?,
-            isa: match value("--isa", "best").as_str() {
-                "baseline" => Isa::Baseline,
-                "avx2" => Isa::Avx2,
-                "avxvnni" => Isa::AvxVnni,
-                _ => Isa::detect(),
-            },
-            runs: numbers("--runs", "15")?.first().copied().unwrap_or(15),
-            min: args.iter().any(|arg| arg == "--min"),
+            isa,
+            runs,
+            min,
+            formats,
             json: args.iter().any(|arg| arg == "--json"),
         })
     }
@@ -184,7 +203,7 @@ fn time_ms(runs: usize, min: bool, mut step: impl FnMut()) -> f64 {
 fn main() -> Result<(), String> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let options = Options::parse(&args)?;
-    if !options.json {
+    if !options.json && options.formats.is_none() {
         println!("{:?}; read bound: weights, keys and values once a step at the measured read bandwidth;", options.isa);
         println!(
             "peak: products with weights at the measured speed of 8-bit dot products (f32: multiply-adds) in registers\n"
@@ -197,6 +216,9 @@ fn main() -> Result<(), String> {
     let bound = |threads: &usize| (*threads, bounds::read_bandwidth(&data, *threads), bounds::peaks(*threads));
     let bounds: Vec<_> = options.threads.iter().map(bound).collect();
     drop(data);
+    if let Some((formats, matrices)) = &options.formats {
+        return bounds.iter().try_for_each(|(threads, read, _)| matrices.measure(formats, (*threads, *read)));
+    }
     for bounds in bounds {
         let (threads, bandwidth, Peaks { int8, f32 }) = bounds;
         if options.json {

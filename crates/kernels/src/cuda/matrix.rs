@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::memory::{Buffer, Device};
-use crate::{BlockKind, Error, check};
+use crate::{Error, Format, check};
 
 /// Weights or activations of a quantised matrix share a scale in blocks of this many.
 const BLOCK: usize = 32;
@@ -92,26 +92,30 @@ impl HostMatrix {
         Ok(Self { kind, n, k, values: bits.flat_map(u16::to_le_bytes).collect(), scales: Vec::new() })
     }
 
-    /// From the blocks of a GGUF file.
-    pub fn from_blocks(kind: BlockKind, n: usize, k: usize, blocks: &[u8]) -> Result<Self, Error> {
+    /// From the blocks of a GGUF file, of Q4_0, Q4_1 or Q8_0.
+    pub fn from_blocks(format: Format, n: usize, k: usize, blocks: &[u8]) -> Result<Self, Error> {
+        let to = match format {
+            Format::Q8_0 => MatrixKind::Q8,
+            Format::Q4_0 | Format::Q4_1 => MatrixKind::Q4,
+            _ => return Err(super::driver::failed("matrix", format!("{format} has no CUDA kernels"))),
+        };
         check("columns of a quantised matrix", k, k.is_multiple_of(BLOCK), "a multiple of 32")?;
-        let expected = n * k / BLOCK * kind.bytes();
+        let expected = n * k / BLOCK * format.bytes();
         check("bytes of a quantised matrix", blocks.len(), blocks.len() == expected, expected)?;
-        let to = if kind == BlockKind::Q8_0 { MatrixKind::Q8 } else { MatrixKind::Q4 };
         let (value_bytes, scale_bytes) = to.bytes(n * k);
         let (mut values, mut scales) = (Vec::with_capacity(value_bytes), Vec::with_capacity(scale_bytes));
-        for block in blocks.chunks_exact(kind.bytes()) {
+        for block in blocks.chunks_exact(format.bytes()) {
             let scale = [block[0], block[1]];
             scales.extend(scale);
-            match kind {
-                BlockKind::Q8_0 => values.extend(&block[2..]),
-                BlockKind::Q4_0 => {
+            match format {
+                Format::Q8_0 => values.extend(&block[2..]),
+                Format::Q4_0 => {
                     // Exact: a power of two times a half, unless it leaves their range.
                     let offset = f16::from_f32(-8.0 * f16::from_le_bytes(scale).to_f32());
                     scales.extend(offset.to_le_bytes());
                     values.extend(neighbours(&block[2..]));
                 }
-                BlockKind::Q4_1 => {
+                _ => {
                     scales.extend(&block[2..4]);
                     values.extend(neighbours(&block[4..]));
                 }
@@ -274,7 +278,7 @@ mod tests {
         let bytes: Vec<u8> = (0..n * k / 32 * 20).map(|i| (i * 7 % 61) as u8).collect();
         let floats: Vec<f32> = (0..n * k).map(|i| i as f32).collect();
         for matrix in [
-            HostMatrix::from_blocks(BlockKind::Q4_1, n, k, &bytes).expect("a matrix"),
+            HostMatrix::from_blocks(Format::Q4_1, n, k, &bytes).expect("a matrix"),
             HostMatrix::from_f32(MatrixKind::F32, n, k, &floats).expect("a matrix"),
         ] {
             let all = matrix.to_f32();

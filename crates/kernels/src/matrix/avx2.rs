@@ -242,7 +242,7 @@ unsafe fn load_half(numbers: &[half::f16; LANES], half: usize) -> __m256 {
 /// A dense weight type. Eight weights can be widened to floats together.
 pub(super) trait Weight: Copy {
     /// # Safety
-    /// `pointer` is readable for 8 weights; AVX2.
+    /// `pointer` is readable for 8 weights; AVX2 and F16C.
     unsafe fn load(pointer: *const Self) -> __m256;
 }
 
@@ -259,6 +259,14 @@ impl Weight for u16 {
     unsafe fn load(pointer: *const Self) -> __m256 {
         // SAFETY: promised by the caller. A bfloat16 is the upper half of a float.
         unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(pointer.cast())))) }
+    }
+}
+
+impl Weight for half::f16 {
+    #[inline(always)]
+    unsafe fn load(pointer: *const Self) -> __m256 {
+        // SAFETY: promised by the caller.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(pointer.cast())) }
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use half::bf16;
+use half::{bf16, f16};
 
 use super::{PackedMatrix, Target, Tile4, Tile8, Tiles};
-use crate::isa::for_each_isa;
+use crate::isa::{for_each_isa, widen_f16};
 use crate::quantize::{Activations, BLOCK, Block};
 use crate::{Isa, LANES};
 
@@ -25,6 +25,8 @@ pub(super) fn multiply(
                 Tiles::Int8(t) => int8(isa, &t[tile * (k / BLOCK)..][..k / BLOCK], quantized, row, &mut lanes),
                 Tiles::F32(t) => f32(isa, t[tile * k..][..k].as_flattened(), &x[row * k..][..k], &mut lanes),
                 Tiles::Bf16(t) => bf16_(isa, t[tile * k..][..k].as_flattened(), &x[row * k..][..k], &mut lanes),
+                Tiles::F16(t) => f16_(isa, t[tile * k..][..k].as_flattened(), &x[row * k..][..k], &mut lanes),
+                Tiles::Planes(_) => unreachable!("planes have products of their own"),
             }
             // SAFETY: the caller gave the tile to this thread.
             unsafe { target.store(row, tile, &lanes) };
@@ -36,18 +38,13 @@ for_each_isa! { fn int4(tiles: &[Tile4], a: &Activations, row: usize, lanes: &mu
 for_each_isa! { fn int8(tiles: &[Tile8], a: &Activations, row: usize, lanes: &mut [f32; LANES]) = int8_body }
 for_each_isa! { fn f32(tile: &[f32], x: &[f32], lanes: &mut [f32; LANES]) = f32_body }
 for_each_isa! { fn bf16_(tile: &[u16], x: &[f32], lanes: &mut [f32; LANES]) = bf16_body }
-
-/// The integers of a block, one by one.
-#[inline(always)]
-fn bytes(values: &[i32; BLOCK / 4]) -> [i8; BLOCK] {
-    std::array::from_fn(|i| (values[i / 4] >> (8 * (i % 4))) as i8)
-}
+for_each_isa! { fn f16_(tile: &[f16], x: &[f32], lanes: &mut [f32; LANES]) = f16_body }
 
 #[inline(always)]
 fn int4_body(tiles: &[Tile4], a: &Activations, row: usize, lanes: &mut [f32; LANES]) {
     for (b, tile) in tiles.iter().enumerate() {
-        let Block { values, scale, scaled_sum, .. } = a.block(row, b);
-        let values = bytes(values);
+        let input @ Block { scale, scaled_sum, .. } = a.block(row, b);
+        let values = input.bytes();
         let mut dot = [0i32; LANES];
         for group in 0..4 {
             for (lane, dot) in dot.iter_mut().enumerate() {
@@ -68,8 +65,8 @@ fn int4_body(tiles: &[Tile4], a: &Activations, row: usize, lanes: &mut [f32; LAN
 #[inline(always)]
 fn int8_body(tiles: &[Tile8], a: &Activations, row: usize, lanes: &mut [f32; LANES]) {
     for (b, tile) in tiles.iter().enumerate() {
-        let Block { values, scale, .. } = a.block(row, b);
-        let values = bytes(values);
+        let input = a.block(row, b);
+        let values = input.bytes();
         let mut dot = [0i32; LANES];
         for group in 0..8 {
             for (lane, dot) in dot.iter_mut().enumerate() {
@@ -80,7 +77,7 @@ fn int8_body(tiles: &[Tile8], a: &Activations, row: usize, lanes: &mut [f32; LAN
             }
         }
         for lane in 0..LANES {
-            lanes[lane] = (dot[lane] as f32).mul_add(tile.scales[lane].to_f32() * scale, lanes[lane]);
+            lanes[lane] = (dot[lane] as f32).mul_add(tile.scales[lane].to_f32() * input.scale, lanes[lane]);
         }
     }
 }
@@ -99,6 +96,15 @@ fn bf16_body(tile: &[u16], x: &[f32], lanes: &mut [f32; LANES]) {
     for (weights, x) in tile.chunks_exact(LANES).zip(x) {
         for lane in 0..LANES {
             lanes[lane] = x.mul_add(bf16::from_bits(weights[lane]).to_f32(), lanes[lane]);
+        }
+    }
+}
+
+#[inline(always)]
+fn f16_body(tile: &[f16], x: &[f32], lanes: &mut [f32; LANES]) {
+    for (weights, x) in tile.chunks_exact(LANES).zip(x) {
+        for lane in 0..LANES {
+            lanes[lane] = x.mul_add(widen_f16(weights[lane].to_bits()), lanes[lane]);
         }
     }
 }

@@ -6,16 +6,12 @@
 
 use std::path::Path;
 
-use candle_core::quantized::GgmlDType;
-use candle_core::{DType, Tensor};
-use half::{bf16, f16};
-use tokenrouter_kernels::DecoderConfig;
 use tokenrouter_kernels::cuda::{Buffer, CudaLayer, CudaWeights, Device, DeviceMatrix, HostMatrix, MatrixKind};
+use tokenrouter_kernels::{DecoderConfig, Format};
 
 use super::ranks::Rank;
 use crate::config::WeightDtype;
 use crate::model::{Arch, Family, LinearPatch, LinearPatches, ModelError, Slot, StoredTensor, Weights};
-use crate::runner::native::block_kind;
 
 /// Whether a model can be divided among this many ranks.
 pub(super) fn check_ranks(arch: &Arch, ranks: usize) -> Result<(), String> {
@@ -94,51 +90,36 @@ impl Loader<'_> {
     }
 
     fn host_matrix(&self, slot: Slot, stored: &StoredTensor, n: usize, k: usize) -> Result<HostMatrix, ModelError> {
-        let kind = match (self.dtype, stored) {
-            (WeightDtype::Native, StoredTensor::Quantized(tensor)) => {
-                if let Some(kind) = block_kind(tensor.dtype()).filter(|_| k.is_multiple_of(32)) {
-                    let bytes = tensor.data().map_err(|error| ModelError::tensor(self.path(), error))?;
-                    self.weights.check_blocks(slot, kind, &bytes)?;
-                    return HostMatrix::from_blocks(kind, n, k, &bytes).map_err(|error| self.failed(error));
-                }
-                // Formats without a kernel of their own are computed in f32, but for those that are floats anyway.
-                match tensor.dtype() {
-                    GgmlDType::F16 => MatrixKind::F16,
-                    GgmlDType::BF16 => MatrixKind::Bf16,
-                    _ => MatrixKind::F32,
-                }
-            }
-            (WeightDtype::Native, StoredTensor::Dense(tensor))
-                if matches!(tensor.dtype(), DType::BF16 | DType::F16) =>
-            {
-                return self.half_matrix(slot, tensor, n, k);
-            }
-            (WeightDtype::Native, StoredTensor::Dense(_)) => MatrixKind::F32,
-            (WeightDtype::F32, _) => MatrixKind::F32,
-            (WeightDtype::Bf16, _) => MatrixKind::Bf16,
-            (WeightDtype::F16, _) => MatrixKind::F16,
+        // Formats without a kernel of their own are computed in f32.
+        let native = match stored.format() {
+            Format::F16 => MatrixKind::F16,
+            Format::Bf16 => MatrixKind::Bf16,
+            _ => MatrixKind::F32,
         };
+        let kind = match self.dtype {
+            WeightDtype::Native => match stored.format() {
+                format @ (Format::Q4_0 | Format::Q4_1 | Format::Q8_0) => {
+                    self.weights.check(slot, stored)?;
+                    let host = HostMatrix::from_blocks(format, n, k, stored.bytes());
+                    return host.map_err(|error| self.failed(error));
+                }
+                _ => native,
+            },
+            WeightDtype::F32 => MatrixKind::F32,
+            WeightDtype::Bf16 => MatrixKind::Bf16,
+            WeightDtype::F16 => MatrixKind::F16,
+        };
+        if kind == native && kind != MatrixKind::F32 {
+            // As it is: large models would spend minutes on the way over f32.
+            self.weights.check(slot, stored)?;
+            let bits = stored.bytes().as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes));
+            return HostMatrix::from_bits(kind, n, k, bits).map_err(|error| self.failed(error));
+        }
         let values = self.weights.floats(slot, stored)?;
         if kind == MatrixKind::F16 {
             self.weights.check_range_of_f16(slot, &values)?;
         }
         HostMatrix::from_f32(kind, n, k, &values).map_err(|error| self.failed(error))
-    }
-
-    /// As it is: large models would spend minutes on the way over f32.
-    fn half_matrix(&self, slot: Slot, tensor: &Tensor, n: usize, k: usize) -> Result<HostMatrix, ModelError> {
-        let failed = |error| ModelError::tensor(self.path(), error);
-        let flat = tensor.flatten_all().map_err(failed)?;
-        let matrix = if tensor.dtype() == DType::BF16 {
-            let values = flat.to_vec1::<bf16>().map_err(failed)?;
-            self.weights.check_halves(slot, &values)?;
-            HostMatrix::from_bits(MatrixKind::Bf16, n, k, values.into_iter().map(bf16::to_bits))
-        } else {
-            let values = flat.to_vec1::<f16>().map_err(failed)?;
-            self.weights.check_halves(slot, &values)?;
-            HostMatrix::from_bits(MatrixKind::F16, n, k, values.into_iter().map(f16::to_bits))
-        };
-        matrix.map_err(|error| self.failed(error))
     }
 
     fn upload(&self, values: &[f32]) -> Result<Buffer<f32>, ModelError> {

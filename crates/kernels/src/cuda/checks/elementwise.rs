@@ -5,7 +5,7 @@ use super::super::matrix::{ActivationType, DeviceMatrix, HostMatrix, MatrixKind}
 use super::super::memory::Device;
 use super::super::ops::{Activations, Heads, LayerCache, RopeWeights};
 use super::{Check, KV_DTYPES, Numbers, decode, kv_rounding, rounding};
-use crate::{BlockKind, Error, KvDtype, RowInput};
+use crate::{Error, Format, KvDtype, RowInput};
 
 pub(super) fn checks(device: &Device) -> Result<Vec<Check>, Error> {
     Ok(vec![
@@ -25,7 +25,7 @@ pub(super) fn matrices(numbers: &mut Numbers, n: usize, k: usize) -> Result<Vec<
         matrices.push(HostMatrix::from_f32(kind, n, k, &numbers.floats(n * k))?);
     }
     if k.is_multiple_of(32) {
-        for kind in [BlockKind::Q4_0, BlockKind::Q4_1, BlockKind::Q8_0] {
+        for kind in [Format::Q4_0, Format::Q4_1, Format::Q8_0] {
             matrices.push(HostMatrix::from_blocks(kind, n, k, &blocks(numbers, kind, n * k / 32))?);
         }
     }
@@ -33,11 +33,11 @@ pub(super) fn matrices(numbers: &mut Numbers, n: usize, k: usize) -> Result<Vec<
 }
 
 /// Random blocks with scales below 1/16.
-pub(super) fn blocks(numbers: &mut Numbers, kind: BlockKind, count: usize) -> Vec<u8> {
+pub(super) fn blocks(numbers: &mut Numbers, kind: Format, count: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..count {
         let mut block: Vec<u8> = (0..kind.bytes()).map(|_| numbers.below(256) as u8).collect();
-        let factors = if kind == BlockKind::Q4_1 { 2 } else { 1 };
+        let factors = if kind == Format::Q4_1 { 2 } else { 1 };
         for factor in 0..factors {
             let value = half::f16::from_f32(numbers.float() / 16.0).to_le_bytes();
             block[2 * factor..2 * factor + 2].copy_from_slice(&value);

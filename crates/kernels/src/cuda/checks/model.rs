@@ -10,7 +10,7 @@ use super::super::weights::{CudaLayer, CudaWeights};
 use super::elementwise::blocks;
 use super::{Check, Numbers};
 use crate::{
-    BlockKind, Decoder, DecoderConfig, Error, Isa, KvCache, KvDtype, LayerWeights, PackedMatrix, Patch, Pool, RowInput,
+    Decoder, DecoderConfig, Error, Format, Isa, KvCache, KvDtype, LayerWeights, PackedMatrix, Patch, Pool, RowInput,
     SignalSet, StepNeeds, StepOutput,
 };
 
@@ -102,7 +102,7 @@ impl Model {
 
     fn matrix(&self, numbers: &mut Numbers, n: usize, k: usize) -> Result<HostMatrix, Error> {
         if self.kind == Kind::Q4 {
-            return HostMatrix::from_blocks(BlockKind::Q4_1, n, k, &blocks(numbers, BlockKind::Q4_1, n * k / 32));
+            return HostMatrix::from_blocks(Format::Q4_1, n, k, &blocks(numbers, Format::Q4_1, n * k / 32));
         }
         let scale = 2.0 / (k as f32).sqrt();
         let weights: Vec<f32> = numbers.floats(n * k).iter().map(|x| x * scale).collect();
