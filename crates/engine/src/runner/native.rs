@@ -11,7 +11,7 @@ use tokenrouter_kernels::{
 use super::sampler::{Candidates, Sampler};
 use super::{RunnerOptions, row_inputs};
 use crate::config::{KvDtypeConfig, WeightDtype};
-use crate::model::{Arch, Family, LinearPatch, LinearPatches, ModelError, Slot, Weights};
+use crate::model::{Arch, Family, LinearPatch, LinearPatches, ModelError, Slot, StoredTensor, Weights};
 use tokenrouter_core::routing::SignalNeeds;
 use tokenrouter_core::step::Batch;
 use tokenrouter_core::step::{ModelRunner, RunnerError, Softmax, StepOutput};
