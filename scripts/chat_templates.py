@@ -175,7 +175,7 @@ def real():
             refusals += text is None
         names = sorted(set(names))
         templates.append({"name": names[0], "others": len(names) - 1, "source": source, "results": results})
-    print(f"{len(templates)} templates, {len(CONVERSATIONS)} conversations, {refusals} refused", file=sys.stderr)
+    print(f"{len(templates)} templates, {len(CONVERSATIONS)} conversations, {len(templates) * len(CONVERSATIONS) - refusals} texts, {refusals} refused", file=sys.stderr)
     return {"generator": f"jinja2 {jinja2.__version__}", "packages": PACKAGES, "clock": CLOCK.isoformat(), "bos": BOS, "eos": EOS,
             "conversations": CONVERSATIONS, "templates": templates, "texts": list(texts)}
 

@@ -125,7 +125,6 @@ fn converted(value: &Value, spec: &Spec, conversion: char) -> Result<String, Err
     }
 }
 
-#[allow(clippy::cast_possible_truncation, reason = "whole numbers below 2^63 in absolute value")]
 pub(super) fn truncated(number: f64) -> Result<i64, Error> {
     match number.trunc() {
         whole if whole.abs() < 9.2e18 => Ok(whole as i64),
@@ -248,7 +247,6 @@ fn padded(sign: &str, body: &str, spec: &Spec, usual: char) -> String {
     }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "as in Python")]
 fn numeric(value: &Value, spec: &Spec) -> Result<String, Error> {
     let bad = || failed(format!("unknown format code {:?} for {}", spec.conversion, type_name(value)));
     let whole = match type_name(value) {

@@ -265,7 +265,7 @@ fn tested(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error
         "isalpha" => all(char::is_alphabetic),
         "isalnum" => all(char::is_alphanumeric),
         "isascii" => text.is_ascii(),
-        "istitle" => text.chars().any(|c| c.is_uppercase()) && title(text) == text,
+        "istitle" => text.chars().any(char::is_uppercase) && title(text) == text,
         _ => return Ok(None),
     };
     let () = from_args(args)?;

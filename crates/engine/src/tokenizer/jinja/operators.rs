@@ -58,7 +58,6 @@ impl Number {
         }
     }
 
-    #[allow(clippy::cast_precision_loss, reason = "as in Python")]
     fn float(self) -> f64 {
         match self {
             Self::Int(number) => number as f64,

@@ -5,6 +5,7 @@
 
 use minijinja::machinery::ast::{Expr, Macro, Stmt};
 use minijinja::machinery::{WhitespaceConfig, parse};
+use minijinja::syntax::SyntaxConfig;
 use minijinja::{Error, ErrorKind};
 
 use super::writer::{Writer, unsupported};
@@ -14,7 +15,7 @@ pub(in super::super) fn rewrite(source: &str) -> Result<String, Error> {
     // Hugging Face's settings. Jinja counts any end of a line as `\n`.
     let whitespace = WhitespaceConfig { keep_trailing_newline: false, lstrip_blocks: true, trim_blocks: true };
     let source = with_generation(&source.replace("\r\n", "\n").replace('\r', "\n"));
-    let tree = parse(&source, "chat", minijinja::syntax::SyntaxConfig::default(), whitespace)?;
+    let tree = parse(&source, "chat", SyntaxConfig, whitespace)?;
     let mut writer = Writer { source: &source, out: String::new(), line: 1, depth: 0 };
     writer.statement(&tree)?;
     Ok(writer.out)
