@@ -38,7 +38,7 @@ pub struct Weights {
     path: PathBuf,
     store: Store,
     /// The model whose embedding this one, a student, shares.
-    shared: Option<Box<Weights>>,
+    shared: Option<Box<Self>>,
 }
 
 impl Weights {

@@ -7,6 +7,8 @@ use tokenrouter_kernels::{Activations, Format, Isa, PackedMatrix, Pool};
 /// A matrix and its times.
 struct Candidate {
     matrix: PackedMatrix,
+    /// Bytes of the file that are repacked per second.
+    load: f64,
     /// Seconds of a product, per number of rows.
     times: Vec<Vec<f64>>,
 }
@@ -31,7 +33,7 @@ pub(crate) fn parse(names: &str) -> Result<Vec<Format>, String> {
 }
 
 /// Random weights: small bytes in places of scales, so that all numbers are finite.
-fn matrix(format: Format, (n, k): (usize, usize)) -> Result<PackedMatrix, String> {
+fn candidate(format: Format, (n, k): (usize, usize), phases: usize) -> Result<Candidate, String> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let bytes = (0..n * k / format.columns() * format.bytes()).map(|_| {
         state ^= state << 13;
@@ -40,7 +42,11 @@ fn matrix(format: Format, (n, k): (usize, usize)) -> Result<PackedMatrix, String
         // Exponents of half floats stay below the largest, and those of MXFP4 above the smallest.
         (state >> 32) as u8 & 0x3f | if format == Format::Mxfp4 { 0x40 } else { 0 }
     });
-    PackedMatrix::from_blocks(format, n, k, &bytes.collect::<Vec<_>>()).map_err(|error| error.to_string())
+    let bytes: Vec<u8> = bytes.collect();
+    let start = Instant::now();
+    let matrix = PackedMatrix::from_blocks(format, n, k, &bytes).map_err(|error| error.to_string())?;
+    let load = bytes.len() as f64 / start.elapsed().as_secs_f64();
+    Ok(Candidate { matrix, load, times: vec![Vec::new(); phases] })
 }
 
 impl Matrices {
@@ -52,8 +58,7 @@ impl Matrices {
         all.extend(formats.iter().filter(|format| **format != Format::Q4_1));
         let mut candidates = Vec::new();
         for format in all {
-            candidates
-                .push(Candidate { matrix: matrix(format, self.shape)?, times: vec![Vec::new(); self.rows.len()] });
+            candidates.push(candidate(format, self.shape, self.rows.len())?);
         }
         let pool = Pool::new(threads, Some((0..threads).collect())).map_err(|error| error.to_string())?;
         for (index, rows) in self.rows.iter().enumerate() {
@@ -79,18 +84,21 @@ impl Matrices {
             times[if self.min { 0 } else { times.len() / 2 }]
         };
         println!("\nmatrix {n} x {k}, {threads} threads, read {:.1} GB/s", bandwidth / 1e9);
-        println!("| format | path | bits a weight | rows | ms | GB/s | of read bandwidth | GMAC/s | speed, Q4_1 = 1 |");
-        println!("|---|---|---|---|---|---|---|---|---|");
+        println!(
+            "| format | path | bits a weight | repacked, GB/s | rows | ms | GB/s | of read bandwidth | GMAC/s | speed, Q4_1 = 1 |"
+        );
+        println!("|---|---|---|---|---|---|---|---|---|---|");
         for candidate in &candidates {
             let Candidate { matrix, .. } = candidate;
             for (index, rows) in self.rows.iter().enumerate() {
                 let seconds = time(candidate, index);
                 let read = matrix.bytes() as f64 / seconds;
                 println!(
-                    "| {} | {:?} | {:.2} | {rows} | {:.2} | {:.1} | {:.0} % | {:.1} | {:.2} |",
+                    "| {} | {:?} | {:.2} | {:.2} | {rows} | {:.2} | {:.1} | {:.0} % | {:.1} | {:.2} |",
                     matrix.format(),
                     self.isa.path(matrix.format()),
                     matrix.bytes() as f64 * 8.0 / (n * k) as f64,
+                    candidate.load / 1e9,
                     seconds * 1e3,
                     read / 1e9,
                     100.0 * read / bandwidth,
