@@ -120,8 +120,7 @@ fn a_certain_detour_is_the_exact_chain() {
             commits: Some(vec![vec![1.0, 0.0], vec![1.0, 0.0]]),
             ..System::new([6.0, 28.0], vec![vec![0.0, 1.0], vec![1.0, 0.0]])
         };
-        let predicted =
-            predict(&system, requests as u32, &Thresholds::new(&[1, 1]), &Limits::default()).expect("small");
+        let predicted = predict(&system, requests as u32, &Thresholds::new([1, 1]), &Limits::default()).expect("small");
         let exact = predicted.throughput_tok_s();
         assert!((measured / exact - 1.0).abs() < 1e-9, "{requests} requests: {measured} and {exact} tokens/s");
         if requests == 1 {
@@ -143,7 +142,7 @@ fn random_routing_is_what_the_chain_predicts() {
         // While all are there, in twenty parts, whose means give a standard error.
         let end = streams.iter().filter_map(|events| events.last()).map(|(time, _)| *time).min().expect("streams");
         let part = end / 21;
-        let mut counts = vec![0.0f64; 21];
+        let mut counts = [0.0f64; 21];
         for time in streams.iter().flat_map(|events| token_times(events)).filter(|time| *time < part * 21) {
             counts[(time.as_nanos() / part.as_nanos()) as usize] += 1.0;
         }
@@ -158,7 +157,7 @@ fn random_routing_is_what_the_chain_predicts() {
             simulation: SimulationOptions { max_steps: 2_000_000, ..SimulationOptions::default() },
             ..Limits::default()
         };
-        let predicted = predict(&system, requests as u32, &Thresholds::new(&thresholds), &limits).expect("small");
+        let predicted = predict(&system, requests as u32, &Thresholds::new(thresholds), &limits).expect("small");
         let (exact, simulated) = (predicted.throughput_tok_s(), predicted.standard_error().unwrap_or_default());
         let allowed = 4.5 * error.hypot(simulated);
         assert!((mean - exact).abs() < allowed, "p = {probability}: {mean} and {exact} tokens/s, allowed {allowed}");
