@@ -120,8 +120,7 @@ fn a_certain_detour_is_the_exact_chain() {
             commits: Some(vec![vec![1.0, 0.0], vec![1.0, 0.0]]),
             ..System::new([6.0, 28.0], vec![vec![0.0, 1.0], vec![1.0, 0.0]])
         };
-        let predicted =
-            predict(&system, requests as u32, &Thresholds::new([1, 1]), &Limits::default()).expect("small");
+        let predicted = predict(&system, requests as u32, &Thresholds::new([1, 1]), &Limits::default()).expect("small");
         let exact = predicted.throughput_tok_s();
         assert!((measured / exact - 1.0).abs() < 1e-9, "{requests} requests: {measured} and {exact} tokens/s");
         if requests == 1 {
