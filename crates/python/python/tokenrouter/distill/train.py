@@ -9,7 +9,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import numpy as np
 import torch
@@ -165,18 +165,48 @@ def new_student(teacher: Model, settings: Settings, token_ids: np.ndarray) -> St
     return student
 
 
+def read_checkpoint(folder: Path) -> Optional[Dict[str, Any]]:
+    path = folder / CHECKPOINT
+    return torch.load(path, map_location="cpu", weights_only=True) if path.is_file() else None
+
+
+def no_run(folder: Path) -> DistillError:
+    return DistillError(f"`{folder}` has no run: there is no `{CHECKPOINT}`")
+
+
+@dataclass
+class Trained:
+    """A student as the checkpoint of a run has it."""
+
+    settings: Settings
+    teacher: Model
+    student: Student
+    token_ids: np.ndarray
+    state: Dict[str, Any]
+
+
+def load_trained(folder: Path, device: str = "auto", dtype: str = "auto") -> Trained:
+    """The student of a run; its data may be gone."""
+    state = read_checkpoint(folder)
+    if state is None:
+        raise no_run(folder)
+    settings = Settings(**state["settings"])
+    teacher, token_ids = open_model(settings.teacher), state["token_ids"].numpy()
+    student = new_student(teacher, settings, token_ids)
+    student.load_state_dict(state["weights"], strict=False)
+    return Trained(settings, teacher, student.place(*device_and_dtype(device, dtype)), token_ids, state)
+
+
 def open_run(folder: Path, given: Optional[Settings], device: str = "auto", dtype: str = "auto") -> Run:
     """A new run, or the one in the folder. Without settings, it must be there."""
-    path = folder / CHECKPOINT
-    state = torch.load(path, map_location="cpu", weights_only=True) if path.is_file() else None
-    if state is None and given is None:
-        raise DistillError(f"`{folder}` has no run: there is no `{CHECKPOINT}`")
-    settings = Settings(**state["settings"]) if state is not None else given
-    assert settings is not None
-    if given is not None and given != settings:
-        old, new = asdict(settings), asdict(given)
-        changes = ", ".join(f"{name} was {old[name]}, is {new[name]}" for name in old if old[name] != new[name])
-        raise DistillError(f"`{folder}` has a run with other settings: {changes}")
+    state = read_checkpoint(folder)
+    if state is not None:
+        settings = Settings(**state["settings"])
+        check_settings(folder, settings, given)
+    elif given is not None:
+        settings = given
+    else:
+        raise no_run(folder)
     teacher = open_model(settings.teacher)
     corpus = Corpus(settings.data, teacher.shape.vocab, settings.held_out)
     if state is not None:
@@ -185,11 +215,13 @@ def open_run(folder: Path, given: Optional[Settings], device: str = "auto", dtyp
         token_ids, share = np.arange(teacher.shape.vocab), 1.0
     else:
         token_ids, share = choose_vocabulary(corpus, settings.output_vocab, teacher.end_tokens)
-    student = new_student(teacher, settings, token_ids).place(*device_and_dtype(device, dtype))
+    student = new_student(teacher, settings, token_ids)
+    if state is not None:
+        student.load_state_dict(state["weights"], strict=False)
+    student.place(*device_and_dtype(device, dtype))
     sampler = Sampler(corpus, settings.rows, settings.length, settings.seed)
     run = Run(folder, settings, teacher, student, token_ids, share, corpus, sampler, make_optimizer(student, settings))
     if state is not None:
-        student.load_state_dict(state["weights"], strict=False)
         run.optimizer.load_state_dict(state["optimizer"])
         sampler.restore(state["sampler"])
         run.progress, run.curve = Progress(**state["progress"]), state["curve"]
@@ -197,12 +229,19 @@ def open_run(folder: Path, given: Optional[Settings], device: str = "auto", dtyp
     return run
 
 
+def check_settings(folder: Path, old: Settings, given: Optional[Settings]) -> None:
+    if given is not None and given != old:
+        before, now = asdict(old), asdict(given)
+        changes = ", ".join(f"`{name}` was {before[name]}, is {now[name]}" for name in before if before[name] != now[name])
+        raise DistillError(f"`{folder}` has a run with other settings: {changes}")
+
+
 def branch(source: Path, folder: Path) -> None:
     """Copies a run's checkpoint into a new folder."""
     if (folder / CHECKPOINT).exists():
         return
     if not (source / CHECKPOINT).is_file():
-        raise DistillError(f"`{source}` has no run: there is no `{CHECKPOINT}`")
+        raise no_run(source)
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f"{CHECKPOINT}.tmp"
     shutil.copyfile(source / CHECKPOINT, unfinished)
@@ -222,9 +261,9 @@ def interruptible() -> Iterator[List[int]]:
             signal.signal(name, handler)
 
 
-def train(run: Run, limit: Limit, every: float, report: Any) -> bool:
+def train(run: Run, limit: Limit, every: float, report: Callable[[Run, Dict[str, Any]], None]) -> bool:
     """Trains up to a limit. Every ``every`` seconds, at the beginning and at the end, it evaluates, saves, and calls
-    ``report(run)``. Returns whether the limit was reached; otherwise it was interrupted."""
+    ``report(run, measures)``. Returns whether the limit was reached; otherwise it was interrupted."""
     from tqdm import tqdm
 
     rows = row_of(run.token_ids, run.teacher.shape.vocab)
