@@ -17,7 +17,7 @@ def model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def data_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trbench", default="trbench", metavar="PATH", help="the program that writes text (default: %(default)s)")
+    parser.add_argument("--trbench", default="trbench", metavar="PATH", help="program that writes text (default: %(default)s)")
     parser.add_argument("--prompts", metavar="JSONL", help="prompts of your own; default: the teacher makes them")
     parser.add_argument("--text", type=int, default=2_000_000, metavar="TOKENS", help="tokens to write (default: %(default)s)")
     parser.add_argument("--temperature", default="0,0.6,0.8,0.8,1", help="temperatures of the text (default: %(default)s)")
@@ -73,7 +73,7 @@ def arguments() -> argparse.ArgumentParser:
         sub.add_argument("out", type=Path, help="folder of the run")
         return sub
 
-    make = command("make", "Everything: text, training at a constant rate, then as long at a falling rate, the student.")
+    make = command("make", "Everything: text, training at a constant rate, as long again at a falling one, the student.")
     for options in (model_options, data_options, student_options, training_options):
         options(make)
     data = command("data", "The teacher's text only, in OUT/data.")
@@ -88,6 +88,7 @@ def arguments() -> argparse.ArgumentParser:
     training_options(train)
     anneal = command("anneal", "Goes on for some minutes or steps while the rate falls to 2 %.")
     anneal.add_argument("--source", type=Path, metavar="FOLDER", help="the run to continue, which is left as it is (default: OUT)")
+    anneal.add_argument("--output-vocab", type=int, metavar="N", help="choose the tokens that it can write anew, for all text")
     training_options(anneal)
     evaluate = command("evaluate", "Measures the student on text.")
     evaluate.add_argument("--data", nargs="+", required=True, metavar="FOLDER", help="text; all of it counts as held out")
@@ -221,54 +222,16 @@ def falling(run: Any, args: argparse.Namespace, length: Any) -> bool:
 
 def finish(args: argparse.Namespace, complete: bool) -> int:
     """Writes the student and the recipe of what was trained."""
-    export(args)
+    export_command(args)
     return 0 if complete else 130
 
 
-def export(args: argparse.Namespace) -> None:
-    from dataclasses import asdict
+def export_command(args: argparse.Namespace) -> None:
+    from .finish import export
 
-    import torch
-
-    from . import export as out
-    from .data import Corpus
-    from .evaluate import evaluate
-    from .model import tensors
-    from .teacher import open_model
-    from .train import load_trained
-
-    trained = load_trained(args.out, getattr(args, "device", "auto"), getattr(args, "dtype", "auto"))
-    settings, teacher, student = trained.settings, trained.teacher, trained.student
-    path, values, partial = args.out / out.STUDENT, tensors(student), len(trained.token_ids) < teacher.shape.vocab
-    digest = teacher.embedding_digest()
-    out.write_gguf(path, student.shape, values, trained.token_ids if partial else None, digest, args.quantize)
-    recipe = {
-        "settings": asdict(settings),
-        "shape": asdict(student.shape),
-        "trained_weights": sum(value.numel() for value in student.trained().values()),
-        "output_vocabulary_share": trained.state["vocabulary_share"],
-        "teacher": {"files": teacher.digests(), "embedding_sha256": digest},
-        "progress": trained.state["progress"],
-        "student": out.written(path, args.quantize),
-    }
-    corpus = Corpus(settings.data, teacher.shape.vocab, settings.held_out)
-    recipe["data"] = out.data_story(corpus)
-    _load_weights(student, str(path))
-    texts = list(corpus.held_out(settings.length, 4 * settings.held_out_sequences))
-    recipe["held_out"] = evaluate(student, texts, trained.token_ids)
-    device = student.embedding.device.type
-    recipe["machine"] = out.machine(torch.get_num_threads(), device, str(student.embedding.dtype).split(".")[1])
-    recipe["versions"] = out.versions()
-    out.write_recipe(args.out, recipe)
+    recipe = export(args.out, args.quantize, getattr(args, "device", "auto"), getattr(args, "dtype", "auto"))
     print(json.dumps(recipe["held_out"], indent=2))
-    print(f"{path}: {recipe['student']['bytes'] / 1e6:.1f} MB")
-
-
-def _load_weights(student: Any, path: str) -> None:
-    from .model import copy_layers
-    from .teacher import open_model
-
-    copy_layers(student, open_model(path), range(student.shape.layers))
+    print(f"{args.out / recipe['student']['file']}: {recipe['student']['bytes'] / 1e6:.1f} MB")
 
 
 def evaluate_command(args: argparse.Namespace) -> int:
@@ -276,13 +239,15 @@ def evaluate_command(args: argparse.Namespace) -> int:
 
     from .data import Corpus
     from .evaluate import evaluate
+    from .model import copy_written
+    from .teacher import open_model
     from .train import load_trained
 
     if args.threads:
         torch.set_num_threads(args.threads)
     trained = load_trained(args.out, args.device, args.dtype)
     if args.weights:
-        _load_weights(trained.student, args.weights)
+        copy_written(trained.student, open_model(args.weights))
     corpus = Corpus(args.data, trained.teacher.shape.vocab)
     texts = list(corpus.held_out(trained.settings.length, args.sequences))
     print(json.dumps(evaluate(trained.student, texts, trained.token_ids), indent=2))
@@ -290,7 +255,7 @@ def evaluate_command(args: argparse.Namespace) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    from .train import branch
+    from .train import branch, choose_again
 
     if args.command == "data":
         print("\n".join(write_data(args)))
@@ -298,12 +263,14 @@ def run(args: argparse.Namespace) -> int:
     if args.command == "evaluate":
         return evaluate_command(args)
     if args.command == "export":
-        export(args)
+        export_command(args)
         return 0
     if args.command == "anneal":
         if args.source:
             branch(args.source, args.out)
         opened = open_for_training(args, None)
+        if args.output_vocab and opened.progress.anneal is None:
+            choose_again(opened, args.output_vocab)
         return finish(args, falling(opened, args, limit_of(args)))
     data = args.data if args.command == "train" else write_data(args)
     opened = open_for_training(args, settings_of(args, data))

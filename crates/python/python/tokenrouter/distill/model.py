@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import DistillError
-from .teacher import EMBEDDING, NORM, Model, Shape
+from .teacher import EMBEDDING, HEAD, NORM, Model, Shape
 
 #: Added to the scores of what may not be attended to. Finite, so that rows without a token have no NaN.
 MASKED = -3e4
@@ -215,6 +215,14 @@ def copy_layers(student: Student, model: Model, layers: Sequence[int]) -> None:
     student.norm.copy_(torch.from_numpy(model.tensor(NORM)))
 
 
+@torch.no_grad()
+def copy_written(student: Student, model: Model) -> None:
+    """Copies the weights of the student's own file, quantised as they are."""
+    copy_layers(student, model, range(student.shape.layers))
+    if model.has(HEAD):
+        student.head.copy_(torch.from_numpy(model.tensor(HEAD)))
+
+
 def build(teacher: Model, shape: Shape, token_ids: np.ndarray, length: int, train_head: bool, seed: int) -> Student:
     """A student with new layers."""
     torch.manual_seed(seed)
@@ -226,7 +234,7 @@ def build(teacher: Model, shape: Shape, token_ids: np.ndarray, length: int, trai
 
 
 def tensors(student: Student) -> Dict[str, np.ndarray]:
-    """The student's weights by Hugging Face's names, f32; without embedding, and without head if that is the teacher's."""
+    """The student's weights by Hugging Face's names, f32; without embedding and head."""
     shape = student.shape
     result: Dict[str, np.ndarray] = {NORM: student.norm.detach().float().cpu().numpy()}
     heads = {"q": shape.heads * shape.head_dim, "kv": shape.kv_heads * shape.head_dim}

@@ -9,7 +9,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -211,10 +211,8 @@ def open_run(folder: Path, given: Optional[Settings], device: str = "auto", dtyp
     corpus = Corpus(settings.data, teacher.shape.vocab, settings.held_out)
     if state is not None:
         token_ids, share = state["token_ids"].numpy(), state["vocabulary_share"]
-    elif settings.output_vocab >= teacher.shape.vocab:
-        token_ids, share = np.arange(teacher.shape.vocab), 1.0
     else:
-        token_ids, share = choose_vocabulary(corpus, settings.output_vocab, teacher.end_tokens)
+        token_ids, share = vocabulary(corpus, settings.output_vocab, teacher)
     student = new_student(teacher, settings, token_ids)
     if state is not None:
         student.load_state_dict(state["weights"], strict=False)
@@ -227,6 +225,23 @@ def open_run(folder: Path, given: Optional[Settings], device: str = "auto", dtyp
         run.progress, run.curve = Progress(**state["progress"]), state["curve"]
     folder.mkdir(parents=True, exist_ok=True)
     return run
+
+
+def vocabulary(corpus: Corpus, rows: int, teacher: Model) -> Tuple[np.ndarray, float]:
+    """The tokens of a student's head, and the share of the teacher's probability that they have."""
+    if rows >= teacher.shape.vocab:
+        return np.arange(teacher.shape.vocab), 1.0
+    return choose_vocabulary(corpus, rows, teacher.end_tokens)
+
+
+def choose_again(run: Run, rows: int) -> None:
+    """Another head for a run, for the text as it is now. Its rows are the teacher's, so nothing that was trained is lost."""
+    if run.settings.train_head:
+        raise DistillError("--output-vocab: a head that was trained has its tokens")
+    run.token_ids, run.vocabulary_share = vocabulary(run.corpus, rows, run.teacher)
+    run.settings = replace(run.settings, output_vocab=rows)
+    head = run.student.head
+    head.data = torch.from_numpy(run.teacher.head()[run.token_ids]).to(head)
 
 
 def check_settings(folder: Path, old: Settings, given: Optional[Settings]) -> None:
