@@ -204,6 +204,14 @@ def test_a_file_with_a_nan_is_not_written(tmp_path):
     assert not (tmp_path / "student.gguf").exists()
 
 
+@pytest.mark.parametrize("name", ["model.layers.0.self_attn.o_proj.bias", "model.layers.0.mlp.experts.0.up_proj.weight"])
+def test_a_model_with_more_than_is_computed_is_refused(tmp_path, name):
+    path = tmp_path / "student.gguf"
+    write_gguf(path, SHAPE, {**weights(0, layers=1), name: np.ones((32, 32), np.float32)}, None, "", "f32")
+    with pytest.raises(DistillError, match="belongs to no model of the families llama"):
+        open_model(str(path))
+
+
 def test_embeddings_have_the_digest_of_their_bytes(tmp_path):
     import gguf
 

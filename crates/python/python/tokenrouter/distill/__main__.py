@@ -290,7 +290,7 @@ def main(words: Optional[List[str]] = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
-        print(f"error: {error}; `pip install tokenrouter[distill]` installs what is needed", file=sys.stderr)
+        print(f"error: {error}; the extra `distill` of this package has what is needed", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -7,7 +7,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterable, List, Optional
 
 import numpy as np
 
@@ -55,9 +55,24 @@ def gguf_name(name: str) -> str:
     """GGUF's name of a tensor."""
     layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)", name)
     if layer:
-        return f"blk.{layer[1]}.{LAYER_NAMES[layer[2]]}.{layer[3]}"
-    stem, kind = name.rsplit(".", 1)
-    return f"{TOP_NAMES[stem]}.{kind}"
+        return f"blk.{layer[1]}.{LAYER_NAMES.get(layer[2], layer[2])}.{layer[3]}"
+    stem, _, kind = name.rpartition(".")
+    return f"{TOP_NAMES.get(stem, stem)}.{kind}"
+
+
+#: Names of tensors that are computed, in GGUF's words.
+_KNOWN = re.compile(
+    rf"({'|'.join(TOP_NAMES.values())})\.weight"
+    rf"|blk\.\d+\.({'|'.join(LAYER_NAMES.values())})\.weight"
+    r"|blk\.\d+\.attn_[qkv]\.bias"
+)
+
+
+def check_names(path: Path, names: Iterable[str]) -> None:
+    """Refuses a model with tensors that would not be computed. ``names`` are GGUF's."""
+    unknown = next((name for name in names if not _KNOWN.fullmatch(name)), None)
+    if unknown is not None:
+        raise DistillError(f"`{path}`: tensor `{unknown}` belongs to no model of the families {', '.join(FAMILIES)}")
 
 
 def interleave(rows: np.ndarray, heads: int) -> np.ndarray:
@@ -124,6 +139,7 @@ class Gguf(Model):
             raise DistillError(f"`{path}`: architecture `{family}` is not supported, supported are {', '.join(FAMILIES)}")
         if "rope_freqs.weight" in self.tensors or self.value(f"{family}.rope.scaling.type", "none") != "none":
             raise DistillError(f"`{path}`: scaled rotary frequencies are not supported")
+        check_names(path, self.tensors)
 
         def size(key: str, default: Any = None) -> Any:
             return self.value(f"{family}.{key}", default)
@@ -202,6 +218,8 @@ class Folder(Model):
             raise DistillError(f"`{path}`: scaled rotary frequencies are not supported")
         self.files = [safe_open(str(file), framework="pt") for file in sorted(path.glob("*.safetensors"))]
         self.where = {name: file for file in self.files for name in file.keys()}
+        # Old files store the frequencies, which follow from the base.
+        check_names(path, (gguf_name(name) for name in self.where if not name.endswith("rotary_emb.inv_freq")))
         heads, layer = config["num_attention_heads"], "model.layers.0.self_attn"
         self.shape = Shape(
             family=family,
