@@ -58,8 +58,7 @@ impl Matrices {
         all.extend(formats.iter().filter(|format| **format != Format::Q4_1));
         let mut candidates = Vec::new();
         for format in all {
-            candidates
-                .push(Candidate { matrix: matrix(format, self.shape)?, times: vec![Vec::new(); self.rows.len()] });
+            candidates.push(candidate(format, self.shape, self.rows.len())?);
         }
         let pool = Pool::new(threads, Some((0..threads).collect())).map_err(|error| error.to_string())?;
         for (index, rows) in self.rows.iter().enumerate() {
