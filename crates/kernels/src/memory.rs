@@ -2,6 +2,7 @@
 //! hardware prefetching stops at the end of a page, and address translation of small pages costs time.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -80,22 +81,41 @@ unsafe impl<T: Send> Send for Buffer<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Buffer<T> {}
 
-impl<T: Copy> Buffer<T> {
-    /// Creates a buffer of `length` elements with `make(index)`.
-    pub(crate) fn from_fn(length: usize, mut make: impl FnMut(usize) -> T) -> Self {
+impl<T: Copy + Send> Buffer<T> {
+    /// Creates a buffer of `length` elements with `make(index)`, on all cores if it is large.
+    pub(crate) fn from_fn(length: usize, make: impl Fn(usize) -> T + Sync) -> Self {
         const { assert!(align_of::<T>() <= ALIGN) };
         let (chunk, offset) = take(length * size_of::<T>());
         // SAFETY: `take` gave this part of the chunk to this buffer alone; it has room for the elements, and is
         // aligned.
-        let start = unsafe {
+        let (start, elements) = unsafe {
             let start = chunk.start.add(offset).cast::<T>();
-            for index in 0..length {
-                start.add(index).write(make(index));
-            }
-            start
+            (start, std::slice::from_raw_parts_mut(start.cast::<MaybeUninit<T>>().as_ptr(), length))
         };
+        fill(elements, 1, |first, part| {
+            for (index, element) in part.iter_mut().enumerate() {
+                element.write(make(first + index));
+            }
+        });
         Self { start, length, _chunk: chunk }
     }
+}
+
+/// Calls `work(first, part)` for parts of `items` that are whole numbers of units and begin with unit `first`: on all
+/// cores if there is much to do.
+pub(crate) fn fill<T: Send>(items: &mut [T], unit: usize, work: impl Fn(usize, &mut [T]) + Sync) {
+    const SMALL: usize = 1 << 20;
+    let cores = if size_of_val(items) < SMALL { 1 } else { std::thread::available_parallelism().map_or(1, Into::into) };
+    let units = (items.len() / unit).div_ceil(cores);
+    if cores == 1 || units == 0 {
+        return work(0, items);
+    }
+    std::thread::scope(|scope| {
+        for (index, part) in items.chunks_mut(units * unit).enumerate() {
+            let work = &work;
+            scope.spawn(move || work(index * units, part));
+        }
+    });
 }
 
 /// Takes an unused part of a chunk. Large parts get their own chunk.

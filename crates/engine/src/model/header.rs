@@ -55,7 +55,7 @@ pub(super) fn read(source: impl Read, length: u64) -> Result<Header, String> {
     let mut infos = Vec::new();
     for _ in 0..tensor_count {
         let name = reader.string()?;
-        infos.push(reader.tensor(&name).map(|info| (name.clone(), info)).map_err(|e| format!("tensor `{name}` {e}"))?);
+        infos.push(reader.tensor().map(|info| (name.clone(), info)).map_err(|e| format!("tensor `{name}` {e}"))?);
     }
     let alignment = match values.get("general.alignment") {
         None => 32,
@@ -160,7 +160,7 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    fn tensor(&mut self, _name: &str) -> Result<TensorInfo, String> {
+    fn tensor(&mut self) -> Result<TensorInfo, String> {
         let rank = self.u32()?;
         if rank > MAX_DIMS {
             return Err(format!("has {rank} dimensions, allowed are {MAX_DIMS}"));

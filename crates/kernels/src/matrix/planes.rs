@@ -15,7 +15,7 @@ use std::ops::Range;
 use super::unpack::{Block, FP4, IQ4};
 use super::{Format, Target};
 use crate::isa::{Level, Portable};
-use crate::memory::Buffer;
+use crate::memory::{self, Buffer};
 use crate::quantize::{self, Activations, BLOCK};
 use crate::{Isa, LANES};
 
@@ -186,14 +186,16 @@ impl<L: Layout> Tiles<L> {
         let (per_row, size) = (k / L::FORMAT.columns(), L::FORMAT.bytes());
         let count = n.div_ceil(LANES) * per_row;
         let mut lines = Buffer::from_fn(count * (L::BYTES / LINE), |_| Line([0; LINE]));
-        for (index, lines) in lines.chunks_exact_mut(L::BYTES / LINE).enumerate() {
-            let (first, column) = (index / per_row * LANES, index % per_row);
-            let tile = flat_mut(lines);
-            for row in first..n.min(first + LANES) {
-                let block = &bytes[(row * per_row + column) * size..][..size];
-                place::<L>(&Block::new(L::FORMAT, block), row - first, tile);
+        memory::fill(&mut lines, L::BYTES / LINE, |first, lines| {
+            for (index, lines) in lines.chunks_exact_mut(L::BYTES / LINE).enumerate() {
+                let (row, column) = ((first + index) / per_row * LANES, (first + index) % per_row);
+                let tile = flat_mut(lines);
+                for lane in 0..LANES.min(n - row) {
+                    let block = &bytes[((row + lane) * per_row + column) * size..][..size];
+                    place::<L>(&Block::new(L::FORMAT, block), lane, tile);
+                }
             }
-        }
+        });
         Self { lines, layout: PhantomData }
     }
 
@@ -216,20 +218,14 @@ fn flat_mut(lines: &mut [Line]) -> &mut [u8] {
 
 /// Writes a row of a tile.
 fn place<L: Layout>(block: &Block, row: usize, tile: &mut [u8]) {
-    for (index, four) in block.values[..L::FORMAT.columns()].chunks_exact(4).enumerate() {
-        let four = u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
-        let (b, group) = (index / GROUPS, index % GROUPS);
+    for (b, values) in block.values[..L::FORMAT.columns()].as_chunks::<BLOCK>().0.iter().enumerate() {
         // Four values at a time, in the bytes of a word.
-        let mut put = |start: usize, bits: usize, value: u32| {
-            let (word, shift) = group_place(bits, group);
-            let at = start + b * bits * 64 + word + row * 4;
-            let old = u32::from_le_bytes([tile[at], tile[at + 1], tile[at + 2], tile[at + 3]]);
-            tile[at..at + 4].copy_from_slice(&(old | value << shift).to_le_bytes());
-        };
-        let mask = |bits: usize| 0x0101_0101 * ((1 << bits) - 1);
-        put(0, L::LOW, four & mask(L::LOW));
+        let groups: [u32; GROUPS] =
+            std::array::from_fn(|group| u32::from_le_bytes(std::array::from_fn(|column| values[group * 4 + column])));
+        plane(&groups, (0, L::LOW), &mut tile[b * L::LOW * 64..][..L::LOW * 64], row);
         if L::HIGH > 0 {
-            put(L::HIGH_AT, L::HIGH, four >> L::LOW & mask(L::HIGH));
+            let to = &mut tile[L::HIGH_AT + b * L::HIGH * 64..][..L::HIGH * 64];
+            plane(&groups, (L::LOW, L::HIGH), to, row);
         }
     }
     if L::SCALES != Scales::None {
@@ -244,6 +240,17 @@ fn place<L: Layout>(block: &Block, row: usize, tile: &mut [u8]) {
     }
     for (i, factor) in block.factors[..1 + usize::from(L::MINIMA)].iter().enumerate() {
         tile[L::FACTORS_AT + (i * LANES + row) * 2..][..2].copy_from_slice(&factor.to_le_bytes());
+    }
+}
+
+/// Writes `bits` bits of every value, those above the lowest `skip`, into a row of a plane's block.
+#[inline(always)]
+fn plane(groups: &[u32; GROUPS], (skip, bits): (usize, usize), to: &mut [u8], row: usize) {
+    let mask = 0x0101_0101 * ((1 << bits) - 1);
+    for (word, groups) in groups.chunks_exact(8 / bits).enumerate() {
+        let join = |all, (index, group): (usize, &u32)| all | (group >> skip & mask) << (index * bits);
+        let packed = groups.iter().enumerate().fold(0, join);
+        to[word * 64 + row * 4..][..4].copy_from_slice(&packed.to_le_bytes());
     }
 }
 

@@ -93,16 +93,26 @@ impl Block {
 
     /// Two bits per value: a byte has columns `l`, `l + 32`, `l + 64` and `l + 96` of 128.
     fn two_bits(&mut self, from: &[u8]) {
-        for (i, value) in self.values.iter_mut().enumerate() {
-            *value = from[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+        for (to, from) in self.values.as_chunks_mut::<128>().0.iter_mut().zip(from.as_chunks::<32>().0) {
+            for (part, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+                *to = from.map(|byte| byte >> (2 * part) & 3);
+            }
+        }
+    }
+
+    /// Adds one more bit to values, above the lowest `bits`: byte `l` has columns `l`, `l + 32` and so on.
+    fn one_bit(&mut self, from: &[u8], bits: usize) {
+        let from = &from.as_chunks::<32>().0[0];
+        for (part, to) in self.values.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            for (value, byte) in to.iter_mut().zip(from) {
+                *value |= (byte >> part & 1) << bits;
+            }
         }
     }
 
     fn q3k(&mut self, bytes: &[u8]) {
         self.two_bits(&bytes[32..96]);
-        for (i, value) in self.values.iter_mut().enumerate() {
-            *value |= (bytes[i % 32] >> (i / 32) & 1) << 2;
-        }
+        self.one_bit(&bytes[..32], 2);
         // 16 scales of 6 bits minus 32: four bits each in the first eight bytes, and two bits each in the last four.
         let packed = &bytes[96..108];
         for (i, scale) in self.scales.iter_mut().enumerate() {
@@ -126,21 +136,25 @@ impl Block {
             self.minima[4 + i] = packed[8 + i] >> 4 | packed[4 + i] >> 6 << 4;
         }
         let values = if fifth.is_some() { &bytes[48..] } else { &bytes[16..] };
-        for (i, value) in self.values.iter_mut().enumerate() {
-            *value = values[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15;
-            if let Some(fifth) = fifth {
-                *value |= (fifth[i % 32] >> (i / 32) & 1) << 4;
-            }
+        for (to, from) in self.values.as_chunks_mut::<64>().0.iter_mut().zip(values.as_chunks::<32>().0) {
+            let (low, high) = to.split_at_mut(32);
+            low.copy_from_slice(&from.map(|byte| byte & 15));
+            high.copy_from_slice(&from.map(|byte| byte >> 4));
+        }
+        if let Some(fifth) = fifth {
+            self.one_bit(fifth, 4);
         }
     }
 
     fn q6k(&mut self, bytes: &[u8]) {
-        let (low, high) = (&bytes[..128], &bytes[128..192]);
-        for (i, value) in self.values.iter_mut().enumerate() {
-            let (part, column) = (i / 128, i % 128);
-            let four = low[part * 64 + column % 64] >> (column / 64 * 4) & 15;
-            let two = high[part * 32 + column % 32] >> (column / 32 * 2) & 3;
-            *value = four | two << 4;
+        let (low, high) = (bytes[..128].as_chunks::<64>().0, bytes[128..192].as_chunks::<32>().0);
+        for ((to, low), high) in self.values.as_chunks_mut::<128>().0.iter_mut().zip(low).zip(high) {
+            for (part, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+                let four = &low[part % 2 * 32..][..32];
+                for ((to, four), two) in to.iter_mut().zip(four).zip(high) {
+                    *to = four >> (part / 2 * 4) & 15 | (two >> (2 * part) & 3) << 4;
+                }
+            }
         }
         self.scales.copy_from_slice(&bytes[192..208]);
         self.factors[0] = half(bytes, 208);
