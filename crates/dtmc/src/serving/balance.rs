@@ -35,12 +35,7 @@ const LONGEST: usize = 4000;
 ///
 /// # Errors
 /// As [`BirthDeath::new`]; [`Balancer::Weighted`], which is for unequal servers.
-pub fn balanced(
-    arrivals: &Arrivals,
-    servers: u32,
-    balancer: &Balancer,
-    deaths: &[f64],
-) -> Result<BirthDeath, Error> {
+pub fn balanced(arrivals: &Arrivals, servers: u32, balancer: &Balancer, deaths: &[f64]) -> Result<BirthDeath, Error> {
     if servers == 0 || servers > MOST_SERVERS {
         return Err(Error::option("replicas", servers.to_string(), format!("1 to {MOST_SERVERS}")));
     }

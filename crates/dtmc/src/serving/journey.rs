@@ -129,11 +129,7 @@ impl Parts<'_> {
     }
 
     /// `P`, `C` and the models of the states, with ends and prompts in them.
-    fn routing(
-        &self,
-        kept: &[Vec<f64>],
-        notes: &mut Vec<String>,
-    ) -> (Vec<Vec<f64>>, Vec<Vec<f64>>, Vec<usize>) {
+    fn routing(&self, kept: &[Vec<f64>], notes: &mut Vec<String>) -> (Vec<Vec<f64>>, Vec<Vec<f64>>, Vec<usize>) {
         let (states, entry) = (kept.len(), self.models_of[0]);
         let mut state_models = self.models_of.clone();
         // The prompt state of every model that has one.
@@ -205,7 +201,8 @@ impl Parts<'_> {
         };
         let first: Vec<f64> = (0..models).map(|model| reach(&silent, &self.models_of, model)).collect();
         let prompt_steps: Vec<f64> = self.extra.iter().zip(&self.reached).map(|(extra, share)| extra * share).collect();
-        let writes = |s: usize| -> f64 { self.system.routing[s].iter().zip(&self.commits[s]).map(|(p, c)| p * c).sum() };
+        let writes =
+            |s: usize| -> f64 { self.system.routing[s].iter().zip(&self.commits[s]).map(|(p, c)| p * c).sum() };
         let written: Vec<f64> = (0..states).map(|s| self.steps[s] * writes(s)).collect();
         Journey {
             first_steps: by_model(&before).iter().zip(&first).zip(&self.extra).map(|((a, b), x)| a + b * x).collect(),

