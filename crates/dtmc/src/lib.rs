@@ -14,6 +14,7 @@ mod predict;
 mod quantum;
 mod random;
 mod search;
+pub mod serving;
 mod simulate;
 mod smdp;
 mod solve;
@@ -39,6 +40,7 @@ pub use solve::{Solution, SolveOptions, solve, solve_chain, stationary};
 pub use stationary::{CutSetKrylov, Gth, Method, Power, SparseLu, Stationary, StationarySolver, Sweeps, Tolerance};
 pub use system::{
     ClosedSystem, DEFAULT_QUANTUM_MS, Latency, MAX_CONCURRENCY, MAX_MODELS, MAX_QUANTA, MAX_ROUTING_STATES, System,
+    TokenCost,
 };
 pub use thresholds::{Thresholds, count_feasible, enumerate_feasible, is_feasible};
 pub use uncertainty::{Spread, Uncertainty, propagate};

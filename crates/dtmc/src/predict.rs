@@ -211,9 +211,9 @@ fn coarse(system: &ClosedSystem, thresholds: &Thresholds, limits: &Limits) -> Op
 /// Largest relative difference between a latency of `system` and what `other` makes of it.
 fn rounding(system: &ClosedSystem, other: &ClosedSystem) -> f64 {
     let mut worst = 0.0_f64;
-    for (index, latency) in system.latencies_ms().iter().enumerate() {
+    for index in 0..system.models() {
         for batch in 1..=system.largest_batch(index) {
-            let exact = latency.at(batch).unwrap_or(f64::NAN);
+            let exact = system.step_ms(index, batch).unwrap_or(f64::NAN);
             worst = worst.max((f64::from(other.quanta(index, batch)) * other.quantum_ms() / exact - 1.0).abs());
         }
     }

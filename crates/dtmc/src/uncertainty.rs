@@ -6,7 +6,7 @@
 
 use crate::random::{Generator, stream};
 use crate::solve::Evaluator;
-use crate::{ClosedSystem, Error, SolveOptions, System, Thresholds};
+use crate::{ClosedSystem, Error, SolveOptions, System, Thresholds, TokenCost};
 use rand_distr::{Distribution, Gamma, StandardNormal};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -127,22 +127,27 @@ fn throughputs(system: &ClosedSystem, candidates: &[Thresholds], options: &Solve
 /// A system with drawn latencies and routing probabilities.
 fn draw(system: &ClosedSystem, uncertainty: &Uncertainty, index: u64) -> Result<ClosedSystem, Error> {
     let mut generator = stream(uncertainty.seed, index);
-    let latencies_ms = system
-        .latencies_ms()
+    let factors: Vec<f64> = uncertainty
+        .latency_relative_error
         .iter()
-        .zip(&uncertainty.latency_relative_error)
-        .map(|(latency, &error)| {
+        .map(|&error| {
             let deviation: f64 = StandardNormal.sample(&mut generator);
-            latency.scaled((1.0 + error * deviation).max(0.05))
+            (1.0 + error * deviation).max(0.05)
         })
         .collect();
+    let latencies_ms =
+        system.latencies_ms().iter().zip(&factors).map(|(latency, &factor)| latency.scaled(factor)).collect();
+    let token_costs = system.token_costs().map(|costs| {
+        let scaled = costs.iter().zip(&factors);
+        scaled.map(|(cost, &factor)| TokenCost { ms_per_token: cost.ms_per_token * factor, ..*cost }).collect()
+    });
     let routing = system
         .routing()
         .iter()
         .zip(&uncertainty.routing_samples)
         .map(|(row, samples)| samples.map_or_else(|| row.clone(), |samples| dirichlet(row, samples, &mut generator)))
         .collect();
-    System { latencies_ms, routing, ..system.to_system() }.closed(system.concurrency())
+    System { latencies_ms, routing, token_costs, ..system.to_system() }.closed(system.concurrency())
 }
 
 /// A row drawn around `row` as if it had been estimated from `samples` steps; zeros stay zeros.

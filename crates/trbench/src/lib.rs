@@ -8,7 +8,7 @@
 //! ```text
 //! edge        cli
 //!   |
-//! commands    figures optimize sweep serve nodes soak simulate draft generate train convert gpu plan_memory doctor
+//! commands    figures optimize plan sweep serve nodes soak simulate draft generate train convert gpu plan_memory doctor
 //!   |
 //! measuring   run predict compare report trace offline
 //!   |
@@ -38,6 +38,7 @@ mod interrupt;
 pub mod nodes;
 pub mod offline;
 pub mod optimize;
+pub mod plan;
 pub mod plan_memory;
 pub mod predict;
 pub mod record;

@@ -1,6 +1,6 @@
 //! A system with its requests in it: checked, defaults filled in, latencies counted in quanta.
 
-use super::{Latency, MAX_CONCURRENCY, MAX_MODELS, MAX_ROUTING_STATES, System, reach};
+use super::{Latency, MAX_CONCURRENCY, MAX_MODELS, MAX_ROUTING_STATES, System, TokenCost, reach, tokens};
 use crate::Error;
 use serde::Serialize;
 
@@ -22,6 +22,11 @@ pub struct ClosedSystem {
     commits: Vec<Vec<f64>>,
     state_models: Vec<usize>,
     max_batch: Vec<Option<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_costs: Option<Vec<TokenCost>>,
+    /// Latencies with the mean cost of tokens beyond one a row in them.
+    #[serde(skip)]
+    step_latencies: Vec<Latency>,
     #[serde(skip)]
     quanta: Vec<Vec<u32>>,
     notes: Vec<String>,
@@ -51,14 +56,24 @@ impl ClosedSystem {
         check_commits(routing, &commits)?;
         let max_batch = system.max_batch.clone().unwrap_or_else(|| vec![None; models]);
         check_caps(&max_batch, models)?;
+        tokens::check(system.token_costs.as_deref(), models)?;
 
         let mut notes = Vec::new();
         let mut quanta = Vec::with_capacity(models);
+        let mut step_latencies = Vec::with_capacity(models);
         for (index, latency) in latencies_ms.iter().enumerate() {
             let place = format!("latency of model {index}");
             latency.validate(&place)?;
             let largest = max_batch[index].map_or(concurrency, |cap| cap.min(concurrency));
-            let quantised = latency.quantise(&place, quantum_ms, largest)?;
+            let step = match system.token_costs.as_ref().map(|costs| costs[index]) {
+                Some(cost) if cost.ms_per_token > 0.0 => {
+                    let rows = tokens::row_tokens(routing, &commits, &state_models, index, cost.cells());
+                    cost.added(latency, &rows, largest)
+                }
+                _ => latency.clone(),
+            };
+            let quantised = step.quantise(&place, quantum_ms, largest)?;
+            step_latencies.push(step);
             if quantised.worst.abs() > ROUNDING_NOTE {
                 notes.push(format!(
                     "{place} is rounded by {:+.2} % at batch size {} with a quantum of {quantum_ms} ms: use a smaller one",
@@ -69,8 +84,20 @@ impl ClosedSystem {
             quanta.push(quantised.quanta);
         }
         reach::describe(routing, &state_models, models, &mut notes);
-        let (latencies_ms, routing) = (latencies_ms.clone(), routing.clone());
-        Ok(Self { concurrency, quantum_ms, latencies_ms, routing, commits, state_models, max_batch, quanta, notes })
+        let (latencies_ms, routing, token_costs) = (latencies_ms.clone(), routing.clone(), system.token_costs.clone());
+        Ok(Self {
+            concurrency,
+            quantum_ms,
+            latencies_ms,
+            routing,
+            commits,
+            state_models,
+            max_batch,
+            token_costs,
+            step_latencies,
+            quanta,
+            notes,
+        })
     }
 
     /// Number of models `M`.
@@ -101,6 +128,19 @@ impl ClosedSystem {
     #[must_use]
     pub fn latencies_ms(&self) -> &[Latency] {
         &self.latencies_ms
+    }
+
+    /// Mean milliseconds of a step of `model` with `batch` requests, before rounding to quanta: its latency, and what the
+    /// tokens beyond one a row cost on average. `None` above the largest batch of a table.
+    #[must_use]
+    pub fn step_ms(&self, model: usize, batch: u32) -> Option<f64> {
+        self.step_latencies[model].at(batch)
+    }
+
+    /// What tokens beyond one a row cost at every model; `None` where they cost nothing.
+    #[must_use]
+    pub fn token_costs(&self) -> Option<&[TokenCost]> {
+        self.token_costs.as_deref()
     }
 
     /// Routing matrix `P`, `S x S`, rows summing to one.
@@ -167,6 +207,7 @@ impl ClosedSystem {
             state_models: Some(self.state_models.clone()),
             quantum_ms: self.quantum_ms,
             max_batch: Some(self.max_batch.clone()),
+            token_costs: self.token_costs.clone(),
         }
     }
 

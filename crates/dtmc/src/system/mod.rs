@@ -3,9 +3,13 @@
 mod closed;
 mod latency;
 mod reach;
+mod tokens;
 
 pub use closed::ClosedSystem;
 pub use latency::Latency;
+pub use tokens::TokenCost;
+
+pub(crate) use tokens::row_tokens;
 
 use crate::Error;
 use serde::{Deserialize, Serialize};
@@ -59,6 +63,10 @@ pub struct System {
     /// Largest batch of every model, 1 or more, length `M`; `None` in it: no cap. Absent: no caps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_batch: Option<Vec<Option<u32>>>,
+    /// What the tokens of a step beyond one a row cost at every model, length `M`: a request that comes back brings the
+    /// tokens that other models wrote. Absent: nothing, a step's time depends on its rows alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_costs: Option<Vec<TokenCost>>,
 }
 
 /// How far a measured row of `P` may be from a sum of 1.
@@ -88,6 +96,7 @@ impl System {
             state_models: None,
             quantum_ms: DEFAULT_QUANTUM_MS,
             max_batch: None,
+            token_costs: None,
         }
     }
 

@@ -8,6 +8,7 @@ mod export;
 mod limits;
 mod reference;
 mod search;
+mod serving;
 mod simulation;
 mod solvers;
 mod support;

@@ -13,8 +13,8 @@ use tokenrouter_engine::runnable::check;
 use crate::error::{INTERRUPTED, Interrupted, UsageError};
 use crate::terminal::say;
 use crate::{
-    compare, convert, dataset, doctor, draft, fetch, figures, generate, gpu, nodes, optimize, plan_memory, predict,
-    report, run, serve, simulate, soak, sweep, trace, train,
+    compare, convert, dataset, doctor, draft, fetch, figures, generate, gpu, nodes, optimize, plan, plan_memory,
+    predict, report, run, serve, simulate, soak, sweep, trace, train,
 };
 
 /// Token-level LLM routing: benchmark, serve, and model the throughput.
@@ -45,6 +45,8 @@ enum Command {
     Trace(trace::TraceArgs),
     /// Find the best delayed-batching thresholds with the throughput model.
     Optimize(Box<optimize::OptimizeArgs>),
+    /// Say how long requests take at a rate of arrivals, what is needed for an objective, and whether routing pays.
+    Plan(Box<plan::PlanArgs>),
     /// Measure step times, routing and commit matrices of a system, for the throughput model.
     Calibrate(predict::CalibrateArgs),
     /// Compare predicted with measured throughput over thresholds and numbers of requests.
@@ -147,6 +149,7 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::Scenario { command } => figures::run_scenario(&command),
         Command::Validate(args) => predict::run_validate(&args),
         Command::Optimize(args) => optimize::run(*args),
+        Command::Plan(args) => plan::run(&args),
         Command::MakeDraft(args) => draft::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::TrainRouter(args) => train::run(&args),

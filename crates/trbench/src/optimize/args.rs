@@ -20,27 +20,8 @@ pub struct OptimizeArgs {
     /// Number of requests always in the system.
     #[arg(long = "N", visible_alias = "concurrency", value_name = "N", help_heading = "Model")]
     pub concurrency: Option<u32>,
-    /// Milliseconds per step of every model, or one `@file` (JSON or CSV) with latencies by batch size.
-    #[arg(long, visible_alias = "latencies-ms", num_args = 1.., value_name = "MS", help_heading = "Model")]
-    pub latencies: Vec<String>,
-    /// Routing matrix as JSON or `@file`: rows sum to 1.
-    #[arg(long = "P", visible_alias = "routing-matrix", value_name = "JSON", help_heading = "Model")]
-    pub routing: Option<String>,
-    /// Commit matrix as JSON or `@file`; without it every step commits one token.
-    #[arg(long = "C", visible_alias = "commit-matrix", value_name = "JSON", help_heading = "Model")]
-    pub commits: Option<String>,
-    /// Quantum of time in milliseconds [default: 0.1].
-    #[arg(long, visible_alias = "quantum-ms", value_name = "MS", help_heading = "Model")]
-    pub delta: Option<f64>,
-    /// Largest batch of every model, for example `32,16`; `none` for no cap.
-    #[arg(long, value_delimiter = ',', value_name = "B", help_heading = "Model")]
-    pub max_batch: Vec<String>,
-    /// Model of every routing state, for example `0,0,1`; `P` and `C` are then over routing states.
-    #[arg(long, value_delimiter = ',', value_name = "MODEL", help_heading = "Model")]
-    pub routing_states: Vec<usize>,
-    /// A calibration (`trbench calibrate`): latencies, P and C as measured; flags override it.
-    #[arg(long, value_name = "FILE", help_heading = "Model")]
-    pub calibration: Option<PathBuf>,
+    #[command(flatten)]
+    pub model: ModelArgs,
     /// YAML file with any of these keys; flags override it.
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub config: Option<PathBuf>,
@@ -131,6 +112,32 @@ pub struct OptimizeArgs {
     /// File for `--export`; for `prism` the prefix of five files.
     #[arg(long, value_name = "PATH", requires = "export", help_heading = "Output")]
     pub export_to: Option<PathBuf>,
+}
+
+/// Flags that describe the models and how requests move between them.
+#[derive(Debug, Clone, Args)]
+pub struct ModelArgs {
+    /// Milliseconds per step of every model, or one `@file` (JSON or CSV) with latencies by batch size.
+    #[arg(long, visible_alias = "latencies-ms", num_args = 1.., value_name = "MS", help_heading = "Model")]
+    pub latencies: Vec<String>,
+    /// Routing matrix as JSON or `@file`: rows sum to 1.
+    #[arg(long = "P", visible_alias = "routing-matrix", value_name = "JSON", help_heading = "Model")]
+    pub routing: Option<String>,
+    /// Commit matrix as JSON or `@file`; without it every step commits one token.
+    #[arg(long = "C", visible_alias = "commit-matrix", value_name = "JSON", help_heading = "Model")]
+    pub commits: Option<String>,
+    /// Quantum of time in milliseconds [default: 0.1].
+    #[arg(long, visible_alias = "quantum-ms", value_name = "MS", help_heading = "Model")]
+    pub delta: Option<f64>,
+    /// Largest batch of every model, for example `32,16`; `none` for no cap.
+    #[arg(long, value_delimiter = ',', value_name = "B", help_heading = "Model")]
+    pub max_batch: Vec<String>,
+    /// Model of every routing state, for example `0,0,1`; `P` and `C` are then over routing states.
+    #[arg(long, value_delimiter = ',', value_name = "MODEL", help_heading = "Model")]
+    pub routing_states: Vec<usize>,
+    /// A calibration (`trbench calibrate`): latencies, P and C as measured; flags override it.
+    #[arg(long, value_name = "FILE", help_heading = "Model")]
+    pub calibration: Option<PathBuf>,
 }
 
 /// Names of stationary methods.

@@ -1,6 +1,6 @@
 //! From flags and files to a checked system and options.
 
-use super::args::{MethodArg, OptimizeArgs, StrategyArg};
+use super::args::{MethodArg, ModelArgs, OptimizeArgs, StrategyArg};
 use super::config::OptimizeConfig;
 use anyhow::{Context, anyhow, bail};
 use serde_json::Value;
@@ -21,10 +21,35 @@ pub(super) struct Inputs {
 
 /// Merges flags over the config file and validates.
 pub(super) fn read(args: &OptimizeArgs) -> anyhow::Result<Inputs> {
-    let mut config = match &args.config {
+    let config = match &args.config {
         Some(path) => OptimizeConfig::read(path)?,
         None => OptimizeConfig::default(),
     };
+    let (models, concurrency, given) = (config.models, config.concurrency, config.thresholds.clone());
+    let (system, notes) = describe(&args.model, config)?;
+    if let Some(models) = args.models.or(models)
+        && models != system.latencies_ms.len()
+    {
+        bail!("`--M` says {models} models, but there are {} latencies", system.latencies_ms.len());
+    }
+    let Some(concurrency) = args.concurrency.or(concurrency) else {
+        bail!("`--N` is missing: give the number of requests in the system, for example `--N 8`");
+    };
+    let system = system.closed(concurrency)?;
+    let given = if args.thresholds.is_empty() { given } else { Some(args.thresholds.clone()) };
+    let thresholds = given.map(Thresholds::new);
+    if let Some(thresholds) = &thresholds {
+        thresholds.check(&system)?;
+    }
+    Ok(Inputs { search: options(args)?, system, thresholds, notes })
+}
+
+/// The system that the flags describe, with remarks.
+pub(crate) fn system(args: &ModelArgs) -> anyhow::Result<(System, Vec<String>)> {
+    describe(args, OptimizeConfig::default())
+}
+
+fn describe(args: &ModelArgs, mut config: OptimizeConfig) -> anyhow::Result<(System, Vec<String>)> {
     if let Some(path) = &args.calibration {
         config.measured(&crate::predict::Calibration::read(path)?);
     }
@@ -35,14 +60,6 @@ pub(super) fn read(args: &OptimizeArgs) -> anyhow::Result<Inputs> {
             "`--latencies` is missing: give one latency per model in milliseconds, for example `--latencies 6.0 27.9`"
         );
     }
-    if let Some(models) = args.models.or(config.models)
-        && models != latencies.len()
-    {
-        bail!("`--M` says {models} models, but there are {} latencies", latencies.len());
-    }
-    let Some(concurrency) = args.concurrency.or(config.concurrency) else {
-        bail!("`--N` is missing: give the number of requests in the system, for example `--N 8`");
-    };
     let routing = match (&args.routing, config.routing_matrix) {
         (Some(text), _) => matrix("--P", text)?,
         (None, Some(matrix)) => matrix,
@@ -55,7 +72,6 @@ pub(super) fn read(args: &OptimizeArgs) -> anyhow::Result<Inputs> {
     };
     let max_batch = if args.max_batch.is_empty() { config.max_batch } else { Some(caps(&args.max_batch)?) };
     let states = if args.routing_states.is_empty() { config.routing_states } else { Some(args.routing_states.clone()) };
-
     if commits.is_none() {
         notes.push("no `--C` given: every step commits one token".to_owned());
     }
@@ -68,13 +84,7 @@ pub(super) fn read(args: &OptimizeArgs) -> anyhow::Result<Inputs> {
     };
     let (system, normalised) = system.normalised();
     notes.extend(normalised);
-    let system = system.closed(concurrency)?;
-    let given = if args.thresholds.is_empty() { config.thresholds } else { Some(args.thresholds.clone()) };
-    let thresholds = given.map(Thresholds::new);
-    if let Some(thresholds) = &thresholds {
-        thresholds.check(&system)?;
-    }
-    Ok(Inputs { search: options(args)?, system, thresholds, notes })
+    Ok((system, notes))
 }
 
 fn options(args: &OptimizeArgs) -> anyhow::Result<SearchOptions> {
@@ -121,7 +131,7 @@ fn options(args: &OptimizeArgs) -> anyhow::Result<SearchOptions> {
 }
 
 /// JSON text, or the text of `@file`.
-fn text_of(flag: &str, given: &str) -> anyhow::Result<String> {
+pub(crate) fn text_of(flag: &str, given: &str) -> anyhow::Result<String> {
     match given.strip_prefix('@') {
         Some(path) => std::fs::read_to_string(path).with_context(|| format!("`{flag}`: reading `{path}`")),
         None => Ok(given.to_owned()),

@@ -4,14 +4,14 @@ mod args;
 mod config;
 mod explain;
 mod files;
-mod input;
+pub(crate) mod input;
 mod machine;
 mod plot;
 mod sensitivity;
 mod table;
 mod tasks;
 
-pub use args::{ExportArg, MethodArg, OptimizeArgs, OutputArg, StrategyArg};
+pub use args::{ExportArg, MethodArg, ModelArgs, OptimizeArgs, OutputArg, StrategyArg};
 
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
