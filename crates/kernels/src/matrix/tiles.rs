@@ -76,7 +76,11 @@ pub(super) fn tile8<'a>(block: impl Fn(usize) -> Option<&'a [u8]>) -> Tile8 {
 }
 
 /// `[tile][k][16]` of `[n, k]` values.
-pub(super) fn dense<T: Copy + Default>(n: usize, k: usize, value: impl Fn(usize) -> T) -> Buffer<[T; LANES]> {
+pub(super) fn dense<T: Copy + Default + Send>(
+    n: usize,
+    k: usize,
+    value: impl Fn(usize) -> T + Sync,
+) -> Buffer<[T; LANES]> {
     Buffer::from_fn(n.div_ceil(LANES) * k, |index| {
         let (first, column) = (index / k * LANES, index % k);
         let mut lanes = [T::default(); LANES];
