@@ -17,6 +17,7 @@ use tokenrouter_dtmc::serving::Balancer;
 #[command(allow_negative_numbers = true)]
 pub struct PlanArgs {
     #[command(flatten)]
+    /// The system.
     pub model: ModelArgs,
     /// Milliseconds of a token beyond one a row, for every model: prompts, and what a request that comes back brings
     /// [default: 0].
