@@ -20,8 +20,8 @@ pub struct OptimizeArgs {
     /// Number of requests always in the system.
     #[arg(long = "N", visible_alias = "concurrency", value_name = "N", help_heading = "Model")]
     pub concurrency: Option<u32>,
-    #[command(flatten)]
     /// The system.
+    #[command(flatten)]
     pub model: ModelArgs,
     /// YAML file with any of these keys; flags override it.
     #[arg(long, value_name = "FILE", help_heading = "Model")]

@@ -16,8 +16,8 @@ use tokenrouter_dtmc::serving::Balancer;
 #[derive(Debug, Clone, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct PlanArgs {
-    #[command(flatten)]
     /// The system.
+    #[command(flatten)]
     pub model: ModelArgs,
     /// Milliseconds of a token beyond one a row, for every model: prompts, and what a request that comes back brings
     /// [default: 0].
