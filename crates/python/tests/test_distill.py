@@ -114,6 +114,9 @@ def test_what_is_no_data_is_refused(tmp_path):
     (tmp_path / "part-00000.safetensors").write_bytes(b"nothing")
     with pytest.raises(DistillError, match="no data of `trbench generate`"):
         Corpus([str(tmp_path)], VOCAB)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DistillError, match="no text to train on"):
+        choose_vocabulary(Corpus([str(tmp_path / "empty")], VOCAB), 20, [])
     with pytest.raises(DistillError, match="does not exist"):
         Corpus([str(tmp_path / "absent")], VOCAB)
 

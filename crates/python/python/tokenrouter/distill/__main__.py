@@ -221,9 +221,12 @@ def falling(run: Any, args: argparse.Namespace, length: Any) -> bool:
 
 
 def finish(args: argparse.Namespace, complete: bool) -> int:
-    """Writes the student and the recipe of what was trained."""
+    """Writes the student and the recipe of a run that came to its end."""
+    if not complete:
+        print(f"interrupted: `{args.out}` has a checkpoint, the same command goes on", file=sys.stderr)
+        return 130
     export_command(args)
-    return 0 if complete else 130
+    return 0
 
 
 def export_command(args: argparse.Namespace) -> None:

@@ -93,6 +93,9 @@ class Corpus:
         self.parts.update((name, Part(Path(name), self.vocab)) for name in new)
         return new
 
+    def empty(self) -> DistillError:
+        return DistillError(f"no text to train on in {', '.join(f'`{folder}`' for folder in self.folders)}")
+
     def tokens(self) -> int:
         return sum(len(part.tokens) for part in self.parts.values())
 
@@ -165,8 +168,7 @@ class Sampler:
 
     def draw(self) -> Tuple[str, int]:
         if not self.places:
-            folders = ", ".join(f"`{folder}`" for folder in self.corpus.folders)
-            raise DistillError(f"no sequences to train on in {folders}")
+            raise self.corpus.empty()
         least = np.flatnonzero(self.uses == self.uses.min())
         chosen = int(least[self.rng.integers(len(least))])
         self.uses[chosen] += 1
@@ -224,12 +226,14 @@ def choose_vocabulary(corpus: Corpus, rows: int, always: Sequence[int]) -> Tuple
         for index in corpus.choose(name, held_out=False):
             sequence = part.sequence(int(index), 1 << 30)
             np.add.at(mass, sequence.top_ids.ravel(), np.exp(sequence.top_logprobs.ravel().astype(np.float64)))
+    if not mass.any():
+        raise corpus.empty()
     if not max(1, len(always)) <= rows <= corpus.vocab:
         raise DistillError(f"output vocabulary is {rows}, allowed are {max(1, len(always))} to {corpus.vocab}")
     wanted = mass.copy()
     wanted[list(always)] = np.inf
     chosen = np.sort(np.argsort(-wanted, kind="stable")[:rows])
-    return chosen, float(mass[chosen].sum() / max(mass.sum(), 1e-300))
+    return chosen, float(mass[chosen].sum() / mass.sum())
 
 
 def targets(top_ids: np.ndarray, top_logprobs: np.ndarray, row_of: np.ndarray) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
