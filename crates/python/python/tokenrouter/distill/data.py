@@ -7,6 +7,7 @@ u8 ``[N]``, 1 where the teacher sampled the token; ``temperature`` f32 ``[S]``; 
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -86,11 +87,21 @@ class Corpus:
                 raise DistillError(f"the folder of data `{folder}` does not exist")
         self.refresh()
 
-    def refresh(self) -> List[str]:
-        """Looks for new files; returns their names."""
+    def refresh(self, strict: bool = True) -> List[str]:
+        """Looks for new files; returns their names. Unless ``strict``, files that cannot be read are left for the next time,
+        with a warning: they may be in the middle of being copied, and a long run should not end for that."""
         found = sorted(path for folder in self.folders for path in folder.glob("**/part-*.safetensors"))
-        new = [str(path) for path in found if str(path) not in self.parts]
-        self.parts.update((name, Part(Path(name), self.vocab)) for name in new)
+        new = []
+        for path in found:
+            if str(path) in self.parts:
+                continue
+            try:
+                self.parts[str(path)] = Part(path, self.vocab)
+                new.append(str(path))
+            except DistillError as error:
+                if strict:
+                    raise
+                warnings.warn(f"left out for now: {error}", stacklevel=2)
         return new
 
     def empty(self) -> DistillError:
@@ -164,7 +175,7 @@ class Sampler:
         self.uses = np.concatenate([self.uses, np.full(len(new), least, np.int64)])
 
     def refresh(self) -> None:
-        self.add(self.corpus.refresh())
+        self.add(self.corpus.refresh(strict=False))
 
     def draw(self) -> Tuple[str, int]:
         if not self.places:
