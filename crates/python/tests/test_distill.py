@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -114,8 +115,25 @@ def test_what_is_no_data_is_refused(tmp_path):
     (tmp_path / "part-00000.safetensors").write_bytes(b"nothing")
     with pytest.raises(DistillError, match="no data of `trbench generate`"):
         Corpus([str(tmp_path)], VOCAB)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DistillError, match="no text to train on"):
+        choose_vocabulary(Corpus([str(tmp_path / "empty")], VOCAB), 20, [])
     with pytest.raises(DistillError, match="does not exist"):
         Corpus([str(tmp_path / "absent")], VOCAB)
+
+
+def test_training_waits_for_files_that_are_not_whole(tmp_path):
+    write_part(tmp_path / "part-00000.safetensors", 0)
+    sampler = Sampler(Corpus([str(tmp_path)], VOCAB), rows=2, length=20, seed=1)
+    write_part(tmp_path / "whole", 1)
+    half = tmp_path / "part-00001.safetensors"
+    half.write_bytes((tmp_path / "whole").read_bytes()[:-5])
+    with pytest.warns(UserWarning, match="left out for now"):
+        sampler.refresh()
+    assert len(sampler.places) == 12
+    (tmp_path / "whole").rename(half)
+    sampler.refresh()
+    assert len(sampler.places) == 24
 
 
 def test_vocabulary_has_the_most_mass(tmp_path):
@@ -212,10 +230,11 @@ def test_a_model_with_more_than_is_computed_is_refused(tmp_path, name):
         open_model(str(path))
 
 
-def test_embeddings_have_the_digest_of_their_bytes(tmp_path):
+def large(path):
+    """A teacher without layers, with a chat template."""
     import gguf
 
-    writer = gguf.GGUFWriter(str(tmp_path / "large.gguf"), "llama")
+    writer = gguf.GGUFWriter(str(path), "llama")
     for add, value in (
         (writer.add_block_count, 0),
         (writer.add_embedding_length, 32),
@@ -224,6 +243,8 @@ def test_embeddings_have_the_digest_of_their_bytes(tmp_path):
         (writer.add_context_length, 128),
         (writer.add_layer_norm_rms_eps, 1e-5),
         (writer.add_eos_token_id, 2),
+        (writer.add_token_list, ["<s>", "a", "<e>"]),
+        (writer.add_chat_template, TEMPLATE),
     ):
         add(value)
     writer.add_tensor("token_embd.weight", embedding(4))
@@ -231,9 +252,56 @@ def test_embeddings_have_the_digest_of_their_bytes(tmp_path):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    file = open_model(str(tmp_path / "large.gguf"))
-    assert (file.shape.vocab, file.end_tokens) == (VOCAB, [2])
+    return path
+
+
+def test_embeddings_have_the_digest_of_their_bytes(tmp_path):
+    file = open_model(str(large(tmp_path / "large.gguf")))
+    assert (file.shape.vocab, file.end_tokens, file.special["eos_token"]) == (VOCAB, [2], "<e>")
     assert file.embedding_digest() == hashlib.sha256(embedding(4).astype("<f4").tobytes()).hexdigest()
+
+
+#: Stands in for `trbench generate`: notes its arguments, and writes one file.
+TRBENCH = """#!{python}
+import json, sys
+sys.path[:0] = {path}
+from pathlib import Path
+from distilled import write_part
+options = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+out = Path(options["--out"])
+with open(out.parent.parent / "calls.jsonl", "a") as calls:
+    calls.write(json.dumps([sys.argv[1], options]) + "\\n")
+if options["--seed"] == "9":
+    sys.exit(3)
+write_part(out / "part-00000.safetensors", int(options["--seed"]))
+"""
+
+
+def test_text_is_written_in_two_rounds(tmp_path, capsys):
+    pytest.importorskip("jinja2", reason="jinja2 is not installed")
+    program = tmp_path / "trbench"
+    program.write_text(TRBENCH.format(python=sys.executable, path=sys.path))
+    program.chmod(0o755)
+    teacher, run = str(large(tmp_path / "large.gguf")), tmp_path / "run"
+    fixed = ["data", str(run), "--teacher", teacher, "--trbench", str(program), "--text", "8000"]
+    assert main(fixed) == 0
+    assert capsys.readouterr().out.strip() == str(run / "data")
+    calls = [json.loads(line) for line in (run / "calls.jsonl").read_text().splitlines()]
+    assert [(name, call["--tokens"], call["--temperature"]) for name, call in calls] == [
+        ("generate", "1000", "1"),
+        ("generate", "7000", "0,0.6,0.8,0.8,1"),
+    ]
+    assert all(call["--model"] == teacher for _, call in calls)
+    openings, written = (prompts.read_own(call["--prompts"]) for _, call in calls)
+    assert len(openings) == 64 and {"prompt", "then"} <= openings[0].keys() | openings[1].keys()
+    assert any("tokens" in prompt for prompt in written)
+    # Prompts of one's own are all there is.
+    (tmp_path / "own.jsonl").write_text('{"prompt": "a"}\n')
+    again = [*fixed, "--prompts", str(tmp_path / "own.jsonl")]
+    assert main([again[0], str(tmp_path / "own"), *again[2:]]) == 0
+    assert len((tmp_path / "own/calls.jsonl").read_text().splitlines()) == 1
+    assert main([*again, "--seed", "9"]) == 1
+    assert "exit code 3" in capsys.readouterr().err
 
 
 def test_the_curve_is_a_table(tmp_path):

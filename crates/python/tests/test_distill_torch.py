@@ -1,6 +1,8 @@
 """`tokenrouter.distill` with PyTorch: loss, model, training, and going on after an interruption."""
 
 import json
+import os
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +14,7 @@ pytest.importorskip("gguf", reason="gguf is not installed")
 
 from distilled import SHAPE, VOCAB, embedding, weights, write_folder, write_part  # noqa: E402
 from tokenrouter.distill import DistillError  # noqa: E402
-from tokenrouter.distill.__main__ import main  # noqa: E402
+from tokenrouter.distill import __main__ as command_line  # noqa: E402
 from tokenrouter.distill.data import Text, pack  # noqa: E402
 from tokenrouter.distill.evaluate import evaluate, hidden_states  # noqa: E402
 from tokenrouter.distill.export import write_gguf  # noqa: E402
@@ -158,7 +160,7 @@ def call(place, command, out, *more):
     if command == "train":
         fixed += ["--teacher", str(place / "teacher"), "--data", str(place / "data"), "--output-vocab", "40"]
         fixed += ["--length", "24", "--rows", "4", "--held-out", "5", "--warmup", "2"]
-    return main([command, str(place / out), *fixed, *more])
+    return command_line.main([command, str(place / out), *fixed, *more])
 
 
 @pytest.mark.parametrize("head", [[], ["--train-head"]])
@@ -174,6 +176,23 @@ def test_an_interrupted_run_ends_with_the_same_weights(place, head):
     files = {path.name for path in (place / "parts").iterdir()} - {"curve.png"}
     assert files == {"checkpoint.pt", "curve.csv", "recipe.json", "student.gguf"}
     assert open_model(str(place / "parts/student.gguf")).has("lm_head.weight") == bool(head)
+
+
+def test_a_signal_ends_a_run_with_a_checkpoint(place, monkeypatch, capsys):
+    steps = ["--layers", "0", "--steps", "3"]
+    report = command_line.report
+
+    def interrupt(run, result):
+        report(run, result)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(command_line, "report", interrupt)
+    assert call(place, "train", "run", *steps) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    assert load_trained(place / "run").state["progress"]["step"] == 0
+    monkeypatch.setattr(command_line, "report", report)
+    assert call(place, "train", "run", *steps, "--dtype", "bf16") == 0
+    assert load_trained(place / "run").state["progress"]["step"] == 3
 
 
 def test_training_lowers_the_divergence_and_annealing_goes_on(place):
@@ -192,5 +211,7 @@ def test_other_settings_are_named(place, capsys):
     call(place, "train", "run", "--layers", "0", "--steps", "1")
     assert call(place, "train", "run", "--layers", "1", "--steps", "2") == 1
     assert "`layers` was 0, is 1" in capsys.readouterr().err
+    assert call(place, "train", "new", "--steps", "2", "--rows", "0") == 1
+    assert "--rows: 0 is not allowed" in capsys.readouterr().err
     assert call(place, "anneal", "absent", "--steps", "1") == 1
     assert "has no run" in capsys.readouterr().err

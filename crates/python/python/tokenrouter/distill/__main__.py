@@ -221,9 +221,12 @@ def falling(run: Any, args: argparse.Namespace, length: Any) -> bool:
 
 
 def finish(args: argparse.Namespace, complete: bool) -> int:
-    """Writes the student and the recipe of what was trained."""
+    """Writes the student and the recipe of a run that came to its end."""
+    if not complete:
+        print(f"interrupted: `{args.out}` has a checkpoint, the same command goes on", file=sys.stderr)
+        return 130
     export_command(args)
-    return 0 if complete else 130
+    return 0
 
 
 def export_command(args: argparse.Namespace) -> None:
@@ -255,8 +258,6 @@ def evaluate_command(args: argparse.Namespace) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    from .train import branch, choose_again
-
     if args.command == "data":
         print("\n".join(write_data(args)))
         return 0
@@ -266,12 +267,7 @@ def run(args: argparse.Namespace) -> int:
         export_command(args)
         return 0
     if args.command == "anneal":
-        if args.source:
-            branch(args.source, args.out)
-        opened = open_for_training(args, None)
-        if args.output_vocab and opened.progress.anneal is None:
-            choose_again(opened, args.output_vocab)
-        return finish(args, falling(opened, args, limit_of(args)))
+        return anneal(args)
     data = args.data if args.command == "train" else write_data(args)
     opened = open_for_training(args, settings_of(args, data))
     if args.command == "train":
@@ -280,6 +276,17 @@ def run(args: argparse.Namespace) -> int:
         return finish(args, constant(opened, args, limit_of(args)))
     complete = opened.progress.anneal is not None or constant(opened, args, limit_of(args, 0.5))
     return finish(args, complete and falling(opened, args, limit_of(args, 0.5)))
+
+
+def anneal(args: argparse.Namespace) -> int:
+    from .train import branch, choose_again
+
+    if args.source:
+        branch(args.source, args.out)
+    opened = open_for_training(args, None)
+    if args.output_vocab and opened.progress.anneal is None:
+        choose_again(opened, args.output_vocab)
+    return finish(args, falling(opened, args, limit_of(args)))
 
 
 def main(words: Optional[List[str]] = None) -> int:

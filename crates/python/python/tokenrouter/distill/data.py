@@ -7,6 +7,7 @@ u8 ``[N]``, 1 where the teacher sampled the token; ``temperature`` f32 ``[S]``; 
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -86,12 +87,25 @@ class Corpus:
                 raise DistillError(f"the folder of data `{folder}` does not exist")
         self.refresh()
 
-    def refresh(self) -> List[str]:
-        """Looks for new files; returns their names."""
+    def refresh(self, strict: bool = True) -> List[str]:
+        """Looks for new files; returns their names. Unless ``strict``, files that cannot be read are left for the next time,
+        with a warning: they may be in the middle of being copied, and a long run should not end for that."""
         found = sorted(path for folder in self.folders for path in folder.glob("**/part-*.safetensors"))
-        new = [str(path) for path in found if str(path) not in self.parts]
-        self.parts.update((name, Part(Path(name), self.vocab)) for name in new)
+        new = []
+        for path in found:
+            if str(path) in self.parts:
+                continue
+            try:
+                self.parts[str(path)] = Part(path, self.vocab)
+                new.append(str(path))
+            except DistillError as error:
+                if strict:
+                    raise
+                warnings.warn(f"left out for now: {error}", stacklevel=2)
         return new
+
+    def empty(self) -> DistillError:
+        return DistillError(f"no text to train on in {', '.join(f'`{folder}`' for folder in self.folders)}")
 
     def tokens(self) -> int:
         return sum(len(part.tokens) for part in self.parts.values())
@@ -161,12 +175,11 @@ class Sampler:
         self.uses = np.concatenate([self.uses, np.full(len(new), least, np.int64)])
 
     def refresh(self) -> None:
-        self.add(self.corpus.refresh())
+        self.add(self.corpus.refresh(strict=False))
 
     def draw(self) -> Tuple[str, int]:
         if not self.places:
-            folders = ", ".join(f"`{folder}`" for folder in self.corpus.folders)
-            raise DistillError(f"no sequences to train on in {folders}")
+            raise self.corpus.empty()
         least = np.flatnonzero(self.uses == self.uses.min())
         chosen = int(least[self.rng.integers(len(least))])
         self.uses[chosen] += 1
@@ -224,12 +237,14 @@ def choose_vocabulary(corpus: Corpus, rows: int, always: Sequence[int]) -> Tuple
         for index in corpus.choose(name, held_out=False):
             sequence = part.sequence(int(index), 1 << 30)
             np.add.at(mass, sequence.top_ids.ravel(), np.exp(sequence.top_logprobs.ravel().astype(np.float64)))
+    if not mass.any():
+        raise corpus.empty()
     if not max(1, len(always)) <= rows <= corpus.vocab:
         raise DistillError(f"output vocabulary is {rows}, allowed are {max(1, len(always))} to {corpus.vocab}")
     wanted = mass.copy()
     wanted[list(always)] = np.inf
     chosen = np.sort(np.argsort(-wanted, kind="stable")[:rows])
-    return chosen, float(mass[chosen].sum() / max(mass.sum(), 1e-300))
+    return chosen, float(mass[chosen].sum() / mass.sum())
 
 
 def targets(top_ids: np.ndarray, top_logprobs: np.ndarray, row_of: np.ndarray) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:

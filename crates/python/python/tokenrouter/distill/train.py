@@ -205,6 +205,7 @@ def open_run(folder: Path, given: Optional[Settings], device: str = "auto", dtyp
         check_settings(folder, settings, given)
     elif given is not None:
         settings = given
+        check_numbers(settings)
     else:
         raise no_run(folder)
     teacher = open_model(settings.teacher)
@@ -225,6 +226,14 @@ def open_run(folder: Path, given: Optional[Settings], device: str = "auto", dtyp
         run.progress, run.curve = Progress(**state["progress"]), state["curve"]
     folder.mkdir(parents=True, exist_ok=True)
     return run
+
+
+def check_numbers(settings: Settings) -> None:
+    for name in ("output_vocab", "length", "rows", "learning_rate", "held_out", "held_out_sequences"):
+        if not getattr(settings, name) > 0:
+            raise DistillError(f"--{name.replace('_', '-')}: {getattr(settings, name)} is not allowed, allowed is more than 0")
+    if settings.warmup < 0 or settings.weight_decay < 0:
+        raise DistillError(f"--warmup {settings.warmup} and --weight-decay {settings.weight_decay} must not be negative")
 
 
 def vocabulary(corpus: Corpus, rows: int, teacher: Model) -> Tuple[np.ndarray, float]:
@@ -278,7 +287,7 @@ def interruptible() -> Iterator[List[int]]:
 
 def train(run: Run, limit: Limit, every: float, report: Callable[[Run, Dict[str, Any]], None]) -> bool:
     """Trains up to a limit. Every ``every`` seconds, at the beginning and at the end, it evaluates, saves, and calls
-    ``report(run, measures)``. Returns whether the limit was reached; otherwise it was interrupted."""
+    ``report(run, measures)``. Returns whether the limit was reached; otherwise it was interrupted, and has only saved."""
     from tqdm import tqdm
 
     rows = row_of(run.token_ids, run.teacher.shape.vocab)
@@ -303,9 +312,12 @@ def train(run: Run, limit: Limit, every: float, report: Callable[[Run, Dict[str,
             if time.monotonic() - last >= every:
                 point()
                 last = time.monotonic()
-        if not run.curve or run.curve[-1]["step"] != progress.step:
+        complete = progress.done(limit.unit) >= limit.total
+        if not complete:
+            run.save()
+        elif not run.curve or run.curve[-1]["step"] != progress.step:
             point()
-    return progress.done(limit.unit) >= limit.total
+    return complete
 
 
 def curve_row(run: Run, result: Dict[str, Dict[str, Any]]) -> Dict[str, Any]:
