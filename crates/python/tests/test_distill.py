@@ -317,3 +317,10 @@ def test_wrong_calls_say_what_is_wrong(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["train", str(tmp_path), "--teacher", "x", "--data", "y"])
     assert "--minutes --steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["", "make", "data", "train", "anneal", "evaluate", "export"])
+def test_help_can_be_printed(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([*filter(None, [command]), "--help"])
+    assert end.value.code == 0 and "usage:" in capsys.readouterr().out

@@ -86,7 +86,7 @@ def arguments() -> argparse.ArgumentParser:
     train.add_argument("--data", nargs="+", required=True, metavar="FOLDER", help="text; files may be added while it trains")
     student_options(train)
     training_options(train)
-    anneal = command("anneal", "Goes on for some minutes or steps while the rate falls to 2 %.")
+    anneal = command("anneal", "Goes on for some minutes or steps while the learning rate falls to a fiftieth.")
     anneal.add_argument("--source", type=Path, metavar="FOLDER", help="the run to continue, which is left as it is (default: OUT)")
     anneal.add_argument("--output-vocab", type=int, metavar="N", help="choose the tokens that it can write anew, for all text")
     training_options(anneal)
