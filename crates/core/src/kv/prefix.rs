@@ -65,7 +65,8 @@ impl PrefixTree {
     /// The child that has exactly these tokens.
     pub(super) fn child(&self, parent: Option<NodeId>, tokens: &[u32]) -> Option<NodeId> {
         let siblings = self.siblings(parent, *tokens.first()?);
-        siblings.iter().copied().find(|node| self.nodes[*node as usize].tokens == tokens)
+        // From the newest: beginnings of a block that requests left on their way are older than the whole of it.
+        siblings.iter().rev().copied().find(|node| self.nodes[*node as usize].tokens == tokens)
     }
 
     /// Enters the nodes whose blocks are a prefix of `tokens`, in order. Returns the tokens that they cover.
@@ -96,7 +97,7 @@ impl PrefixTree {
     pub(super) fn insert(&mut self, parent: Option<NodeId>, tokens: &[u32], block: BlockId) -> Option<NodeId> {
         let first = *tokens.first()?;
         let known = |node: &NodeId| self.nodes[*node as usize].tokens.starts_with(tokens);
-        if self.siblings(parent, first).iter().any(known) {
+        if self.siblings(parent, first).iter().rev().any(known) {
             return None;
         }
         // Behind a node that is not full nothing can follow.
@@ -116,8 +117,10 @@ impl PrefixTree {
         };
         if let Some(parent) = parent {
             let parent_node = &mut self.nodes[parent as usize];
+            if parent_node.children == 0 {
+                self.leaves.remove(&(parent_node.used, parent));
+            }
             parent_node.children += 1;
-            self.leaves.remove(&(parent_node.used, parent));
         }
         self.children.entry((parent, first)).or_default().push(id);
         self.leaves.insert((self.clock, id));
@@ -130,7 +133,9 @@ impl PrefixTree {
         let node = &mut self.nodes[id as usize];
         if node.users == 0 {
             self.idle -= 1;
-            self.leaves.remove(&(node.used, id));
+            if node.children == 0 {
+                self.leaves.remove(&(node.used, id));
+            }
         }
         node.users += 1;
     }
