@@ -1,6 +1,7 @@
 """Tiny teachers and texts for the tests of `tokenrouter.distill`."""
 
 import json
+import sys
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -95,3 +96,26 @@ def write_part(path, seed, sequences=12, longest=20, **changes):
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, str(path), metadata={"model": "tiny", "seed": str(seed), "top_k": str(TOP)})
     return tensors
+
+
+#: Stands in for `trbench generate`: notes its arguments, and writes one file.
+TRBENCH = """#!{python}
+import json, sys
+sys.path[:0] = {path}
+from pathlib import Path
+from distilled import write_part
+options = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+out = Path(options["--out"])
+with open(out.parent.parent / "calls.jsonl", "a") as calls:
+    calls.write(json.dumps([sys.argv[1], options]) + "\\n")
+if options["--seed"] == "9":
+    sys.exit(3)
+write_part(out / "part-00000.safetensors", int(options["--seed"]))
+"""
+
+
+def write_trbench(path):
+    """A program that stands in for `trbench`."""
+    path.write_text(TRBENCH.format(python=sys.executable, path=sys.path))
+    path.chmod(0o755)
+    return path

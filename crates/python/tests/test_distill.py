@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import pytest
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 pytest.importorskip("gguf", reason="gguf is not installed")
 
-from distilled import SHAPE, TOP, VOCAB, embedding, weights, write_part  # noqa: E402
+from distilled import SHAPE, TOP, VOCAB, embedding, weights, write_part, write_trbench  # noqa: E402
 from tokenrouter.distill import DistillError, metrics, prompts  # noqa: E402
 from tokenrouter.distill.__main__ import main  # noqa: E402
 from tokenrouter.distill.data import Corpus, Sampler, choose_vocabulary, row_of, targets  # noqa: E402
@@ -163,7 +162,8 @@ def test_targets_are_distributions_over_what_the_student_can_write():
 
 
 TEMPLATE = (
-    "{% for m in messages %}{% if loop.first and m.role != 'system' %}<s>be kind<e>\n{% endif %}<{{ m.role }}>{{ m.content }}<e>\n"
+    "{% for m in messages %}{% if loop.first and m.role != 'system' %}<s>be kind<e>\n{% endif %}"
+    "<{{ m.role }}>{{ m.content }}<e>\n"
     "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 
@@ -261,27 +261,9 @@ def test_embeddings_have_the_digest_of_their_bytes(tmp_path):
     assert file.embedding_digest() == hashlib.sha256(embedding(4).astype("<f4").tobytes()).hexdigest()
 
 
-#: Stands in for `trbench generate`: notes its arguments, and writes one file.
-TRBENCH = """#!{python}
-import json, sys
-sys.path[:0] = {path}
-from pathlib import Path
-from distilled import write_part
-options = dict(zip(sys.argv[2::2], sys.argv[3::2]))
-out = Path(options["--out"])
-with open(out.parent.parent / "calls.jsonl", "a") as calls:
-    calls.write(json.dumps([sys.argv[1], options]) + "\\n")
-if options["--seed"] == "9":
-    sys.exit(3)
-write_part(out / "part-00000.safetensors", int(options["--seed"]))
-"""
-
-
 def test_text_is_written_in_two_rounds(tmp_path, capsys):
     pytest.importorskip("jinja2", reason="jinja2 is not installed")
-    program = tmp_path / "trbench"
-    program.write_text(TRBENCH.format(python=sys.executable, path=sys.path))
-    program.chmod(0o755)
+    program = write_trbench(tmp_path / "trbench")
     teacher, run = str(large(tmp_path / "large.gguf")), tmp_path / "run"
     fixed = ["data", str(run), "--teacher", teacher, "--trbench", str(program), "--text", "8000"]
     assert main(fixed) == 0
@@ -305,7 +287,11 @@ def test_text_is_written_in_two_rounds(tmp_path, capsys):
 
 
 def test_the_curve_is_a_table(tmp_path):
-    row = {"tokens": 5, "step": 1, **{f"{kind}_{name}": 0.5 for kind in ("greedy", "sampled") for name in ("agreement", "kl", "auc")}}
+    row = {
+        "tokens": 5,
+        "step": 1,
+        **{f"{kind}_{name}": 0.5 for kind in ("greedy", "sampled") for name in ("agreement", "kl", "auc")},
+    }
     write_curve(tmp_path, [row, {**row, "tokens": 9}])
     lines = (tmp_path / "curve.csv").read_text().split()
     assert len(lines) == 3 and lines[2].startswith("9,1,0.5")

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 pytest.importorskip("gguf", reason="gguf is not installed")
 
-from distilled import SHAPE, VOCAB, embedding, weights, write_folder, write_part  # noqa: E402
+from distilled import SHAPE, VOCAB, embedding, weights, write_folder, write_part, write_trbench  # noqa: E402
 from tokenrouter.distill import DistillError  # noqa: E402
 from tokenrouter.distill import __main__ as command_line  # noqa: E402
 from tokenrouter.distill.data import Text, pack  # noqa: E402
@@ -205,6 +205,19 @@ def test_training_lowers_the_divergence_and_annealing_goes_on(place):
     assert [len(end["token_ids"]) for end in ends] == [40, 30]
     recipe = json.loads((place / "end/recipe.json").read_text())
     assert recipe["progress"]["step"] == 80 and recipe["data"][0]["model"] == "tiny" and recipe["held_out"]["greedy"]["tokens"]
+
+
+def test_one_command_makes_a_student(place):
+    (place / "own.jsonl").write_text('{"prompt": "a"}\n')
+    options = ["--teacher", str(place / "teacher"), "--prompts", str(place / "own.jsonl"), "--steps", "6", "--text", "100"]
+    options += ["--trbench", str(write_trbench(place / "trbench")), "--output-vocab", "40", "--held-out", "5", "--length", "24"]
+    # Called again, it is complete, and nothing is trained any more.
+    for _ in range(2):
+        assert call(place, "make", "made", *options) == 0
+        progress = load_trained(place / "made").state["progress"]
+        assert (progress["step"], progress["anneal"]) == (6, {"unit": "step", "begin": 3, "length": 3.0})
+    recipe = json.loads((place / "made/recipe.json").read_text())
+    assert recipe["settings"]["layers"] == "0,1,2,3" and recipe["student"]["file"] == "student.gguf"
 
 
 def test_other_settings_are_named(place, capsys):

@@ -87,7 +87,9 @@ def arguments() -> argparse.ArgumentParser:
     student_options(train)
     training_options(train)
     anneal = command("anneal", "Goes on for some minutes or steps while the learning rate falls to a fiftieth.")
-    anneal.add_argument("--source", type=Path, metavar="FOLDER", help="the run to continue, which is left as it is (default: OUT)")
+    anneal.add_argument(
+        "--source", type=Path, metavar="FOLDER", help="the run to continue, which is left as it is (default: OUT)"
+    )
     anneal.add_argument("--output-vocab", type=int, metavar="N", help="choose the tokens that it can write anew, for all text")
     training_options(anneal)
     evaluate = command("evaluate", "Measures the student on text.")
