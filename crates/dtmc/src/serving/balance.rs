@@ -23,6 +23,8 @@ pub enum Balancer {
 const HALVINGS: usize = 200;
 /// Most servers behind a balancer.
 const MOST_SERVERS: u32 = 10_000;
+/// Logarithm of the smallest share of servers that is told from 0.
+const SMALLEST: f64 = -500.0;
 /// Longest queue of a server that is told apart, beyond those that are active.
 const LONGEST: usize = 4000;
 
@@ -101,29 +103,35 @@ fn least_of_two(rate: f64, deaths: &[f64]) -> Result<BirthDeath, Error> {
     // The same bounds as those of one server alone.
     BirthDeath::new(Births::Open(rate), deaths)?;
     let most = deaths.len();
-    let ratio = rate / deaths[most - 1];
-    let tails = |start: f64| {
-        let mut above = vec![start];
-        while above.len() < LONGEST && above[above.len() - 1] > 1e-300 {
-            let last = above[above.len() - 1];
-            above.push(ratio * last * last);
+    // At low loads the shares at N - 1 are too small for a number: the start is then the largest level where they are not, and
+    // those above follow from the first of their terms, which is all of them but for a part that is as small.
+    let tails = |level: usize, start: f64| {
+        let mut tails = vec![0.0; level];
+        tails.push(start);
+        while tails.len() < level + LONGEST && tails[tails.len() - 1] > 0.0 {
+            let last = tails[tails.len() - 1];
+            tails.push(rate / deaths[tails.len().min(most) - 1] * last * last);
         }
-        let mut tails = vec![0.0; most - 1];
-        tails.extend(above);
         tails.push(0.0);
-        let mut ends: f64 = (most..tails.len() - 1).map(|k| deaths[most - 1] * (tails[k] - tails[k + 1])).sum();
-        for k in (1..most).rev() {
-            ends += deaths[k - 1] * (tails[k] - tails[k + 1]);
+        let ended = |k: usize, tails: &[f64]| deaths[k.min(most) - 1] * (tails[k] - tails[k + 1]);
+        let mut ends: f64 = (level + 1..tails.len() - 1).map(|k| ended(k, &tails)).sum();
+        for k in (1..=level).rev() {
+            ends += ended(k, &tails);
             tails[k - 1] = (ends / rate).max(0.0).sqrt();
         }
         tails
     };
-    let (mut low, mut high) = (0.0, 1.0);
+    let level = (1..most).rev().find(|&level| tails(level, SMALLEST.exp())[0] <= 1.0).unwrap_or(0);
+    let (mut low, mut high) = (if level == 0 { 0.0 } else { SMALLEST }, 0.0);
     for _ in 0..HALVINGS {
         let middle = 0.5 * (low + high);
-        if tails(middle)[0] > 1.0 { high = middle } else { low = middle }
+        if tails(level, middle.exp())[0] > 1.0 {
+            high = middle;
+        } else {
+            low = middle;
+        }
     }
-    let mut tails = tails(0.5 * (low + high));
+    let mut tails = tails(level, low.exp());
     tails[0] = 1.0;
     let folded = |power: i32| {
         let mut shares = vec![0.0; most + 1];

@@ -135,8 +135,9 @@ impl Workload {
         Ok(())
     }
 
-    /// Mean steps that a prompt of the mean length takes at a model, the one that writes the first token included.
+    /// Steps that a prompt of the mean length takes at a model, the one that writes the first token included. Another
+    /// request's token is taken to be in every step: rows with one token come first.
     pub(super) fn prompt_steps(&self, prompt_tokens: f64) -> f64 {
-        (prompt_tokens / f64::from(self.step_tokens)).ceil().max(1.0)
+        (prompt_tokens / f64::from((self.step_tokens - 1).max(1))).ceil().max(1.0)
     }
 }

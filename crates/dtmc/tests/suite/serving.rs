@@ -145,7 +145,7 @@ fn formula_and_simulation_agree() {
         let share: f64 = run.share_of_time.iter().sum();
         assert!((share - 1.0).abs() < 1e-9, "{share}");
         for (a, b) in run.utilisation[0].iter().zip(&formula.utilisation) {
-            assert!((a - b).abs() < 0.02, "{place}: {a} {b}");
+            assert!((a - b).abs() < 0.03, "{place}: {a} {b}");
         }
     }
 }

@@ -151,7 +151,8 @@ fn holds(formula: &OpenLoop, workload: &Workload) -> bool {
 impl Loaded {
     fn of(formula: &OpenLoop, simulation: Option<&ServingSimulation>, workload: &Workload, copies: u32) -> Self {
         let analytic = simulation.is_none() || holds(formula, workload);
-        // Time to the first token with prompts has steps in it that the formula knows by their mean only.
+        // With prompts, the first token and those of short answers have steps in them that the formula knows by their mean
+        // only.
         let first = simulation.is_none() || (analytic && workload.prompt.mean() == 0.0);
         let times = |analytic: bool, mean: f64, simulated: Option<&Percentiles>| times(analytic, mean, simulated);
         let mut agreement = Vec::new();
@@ -192,7 +193,7 @@ impl Loaded {
         };
         Self {
             ttft_ms: times(first, formula.ttft_ms, simulation.map(|run| &run.ttft_ms)),
-            tpot_ms: formula.tpot_ms.map(|mean| times(analytic, mean, simulation.and_then(|run| run.tpot_ms.as_ref()))),
+            tpot_ms: formula.tpot_ms.map(|mean| times(first, mean, simulation.and_then(|run| run.tpot_ms.as_ref()))),
             wait_ms: times(analytic, formula.wait_ms, simulation.map(|run| &run.wait_ms)),
             e2e_ms: times(analytic, formula.e2e_ms, simulation.map(|run| &run.e2e_ms)),
             active,
