@@ -216,7 +216,7 @@ mod tests {
         }
         assert!((rows.shares.iter().sum::<f64>() - 1.0).abs() < 1e-12);
         let small = row_tokens(&[vec![1.0 - p, p], vec![1.0, 0.0]], &[vec![1.0, 0.0], vec![1.0, 0.0]], &[0, 1], 0, 4);
-        assert_eq!((small.mean - 1.0).abs() < 1e-12, true);
+        assert!((small.mean - 1.0).abs() < 1e-12);
         assert!((small.shares[1] - 1.0).abs() < 1e-12);
     }
 
