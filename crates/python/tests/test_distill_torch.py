@@ -173,7 +173,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(place, head):
     assert whole["weights"].keys() == parts["weights"].keys()
     assert all(torch.equal(value, parts["weights"][name]) for name, value in whole["weights"].items())
     assert whole["sampler"] == parts["sampler"]
-    files = {path.name for path in (place / "parts").iterdir()} - {"curve.png"}
+    files = {path.name for path in (place / "parts").iterdir()} - {"curve.png", ".lock"}
     assert files == {"checkpoint.pt", "curve.csv", "recipe.json", "student.gguf"}
     assert open_model(str(place / "parts/student.gguf")).has("lm_head.weight") == bool(head)
 
@@ -226,5 +226,8 @@ def test_other_settings_are_named(place, capsys):
     assert "`layers` was 0, is 1" in capsys.readouterr().err
     assert call(place, "train", "new", "--steps", "2", "--rows", "0") == 1
     assert "--rows: 0 is not allowed" in capsys.readouterr().err
+    with command_line.locked(place / "run"):
+        assert call(place, "train", "run", "--layers", "0", "--steps", "2") == 1
+    assert "another process trains" in capsys.readouterr().err
     assert call(place, "anneal", "absent", "--steps", "1") == 1
     assert "has no run" in capsys.readouterr().err

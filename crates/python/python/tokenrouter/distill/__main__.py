@@ -6,8 +6,9 @@ import argparse
 import json
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 from . import DistillError
 
@@ -268,8 +269,28 @@ def run(args: argparse.Namespace) -> int:
     if args.command == "export":
         export_command(args)
         return 0
-    if args.command == "anneal":
-        return anneal(args)
+    with locked(args.out):
+        return anneal(args) if args.command == "anneal" else train_or_make(args)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps a second process from training in the same folder: each would overwrite the other's checkpoints."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DistillError(f"`{folder}`: another process trains in this folder") from error
+        yield
+
+
+def train_or_make(args: argparse.Namespace) -> int:
     data = args.data if args.command == "train" else write_data(args)
     opened = open_for_training(args, settings_of(args, data))
     if args.command == "train":
