@@ -3,6 +3,7 @@
 use super::answer::{Answer, Plan};
 use super::args::PlanArgs;
 use super::evaluate::{Source, Times};
+use super::objective::Objective;
 use crate::terminal::{Format, number, plain_table, wrapped};
 use tokenrouter_dtmc::serving::OpenLoop;
 
@@ -105,84 +106,83 @@ fn lines(plan: &Plan) -> [(&'static str, &Answer); 3] {
 }
 
 fn text(args: &PlanArgs, plan: &Plan, format: Format) -> String {
-    let mut sections = vec![headline(plan)];
-    sections.push(times_table(&plan.answer, format));
-    if let Some(slo) = &plan.slo {
-        let rows = slo.limits.iter().map(|limit| {
-            [
-                limit.name.to_owned(),
-                number(Some(limit.limit_ms), 3),
-                number(limit.at_percentile_ms, 3),
-                if limit.met { "met" } else { "missed" }.to_owned(),
-            ]
-        });
-        let mut text = format!("objectives at p{}\n", slo.percentile);
-        text += &plain_table(&["", "limit ms", "predicted ms", ""], rows, format);
-        if let Some(rate) = slo.max_rate_per_replica_per_s {
-            text += &format!("a replica meets them up to {rate:.4} requests per second\n");
-        }
-        if let Some(advice) = &slo.advice {
-            text += &format!("{}\n", wrapped(advice));
-        }
-        sections.push(text);
-    }
-    if !plan.answer.replicas_needed.is_empty() {
-        let why = if plan.slo.is_some() { "for the objectives" } else { "for a load of at most 80 %" };
-        let all: Vec<String> = plan
-            .answer
-            .replicas_needed
-            .iter()
-            .map(|one| {
-                format!("{} {}", one.replicas.map_or_else(|| "-".to_owned(), |count| count.to_string()), one.balancer)
-            })
-            .collect();
-        sections.push(format!("replicas {why}: {}\n", all.join(", ")));
-    }
-    sections.push(compared(plan, format));
-    sections.push(active_table(plan, format));
-    if let Some(margin) = &plan.margin {
-        sections.push(format!(
+    let margin = plan.margin.as_ref().map(|margin| {
+        format!(
             "limit from measured P and L: {:.4} to {:.4} requests per second ({} %)\n",
             margin.max_rate_low_per_s,
             margin.max_rate_high_per_s,
             100.0 * margin.confidence
-        ));
+        )
+    });
+    let notes = plan.notes.iter().map(|note| wrapped(&format!("note: {note}")) + "\n").collect::<String>();
+    let sections = [
+        Some(headline(plan)),
+        Some(times_table(&plan.answer, format)),
+        plan.slo.as_ref().map(|slo| objectives(slo, format)),
+        replicas(plan),
+        Some(compared(plan, format)),
+        Some(active_table(plan, format)),
+        margin,
+        (!plan.answer.agreement.is_empty()).then(|| agreement_table(&plan.answer, format)),
+        args.curve.map(|_| curve_table(plan, format)),
+        (!notes.is_empty()).then_some(notes),
+    ];
+    sections.into_iter().flatten().collect::<Vec<_>>().join("\n")
+}
+
+fn objectives(slo: &Objective, format: Format) -> String {
+    let rows = slo.limits.iter().map(|limit| {
+        [
+            limit.name.to_owned(),
+            number(Some(limit.limit_ms), 3),
+            number(limit.at_percentile_ms, 3),
+            if limit.met { "met" } else { "missed" }.to_owned(),
+        ]
+    });
+    let mut text = format!("objectives at p{}\n", slo.percentile);
+    text += &plain_table(&["", "limit ms", "predicted ms", ""], rows, format);
+    if let Some(rate) = slo.max_rate_per_replica_per_s {
+        text += &format!("a replica meets them up to {rate:.4} requests per second\n");
     }
-    if !plan.answer.agreement.is_empty() {
-        let rows = plan.answer.agreement.iter().map(|one| {
-            [
-                one.what.to_owned(),
-                number(Some(one.analytic), 3),
-                number(Some(one.simulated), 3),
-                number(Some(one.half_width), 3),
-            ]
-        });
-        sections.push(format!(
-            "formula and simulation\n{}",
-            plain_table(&["mean", "formula", "simulated", "±"], rows, format)
-        ));
+    if let Some(advice) = &slo.advice {
+        text += &format!("{}\n", wrapped(advice));
     }
-    if args.curve.is_some() {
-        let rows = plan.curve.iter().map(|one| {
-            [
-                number(Some(one.rate_per_s), 4),
-                number(Some(one.load), 3),
-                number(Some(one.wait_ms), 2),
-                number(Some(one.ttft_ms), 2),
-                number(one.tpot_ms, 3),
-                number(Some(one.e2e_ms), 2),
-            ]
-        });
-        sections.push(plain_table(
-            &["rate of a replica", "load", "wait ms", "ttft ms", "tpot ms", "e2e ms"],
-            rows,
-            format,
-        ));
-    }
-    if !plan.notes.is_empty() {
-        sections.push(plan.notes.iter().map(|note| wrapped(&format!("note: {note}")) + "\n").collect());
-    }
-    sections.join("\n")
+    text
+}
+
+/// How many replicas are needed under each rule.
+fn replicas(plan: &Plan) -> Option<String> {
+    let why = if plan.slo.is_some() { "for the objectives" } else { "for a load of at most 80 %" };
+    let count = |count: Option<u32>| count.map_or_else(|| "-".to_owned(), |count| count.to_string());
+    let needed = plan.answer.replicas_needed.iter();
+    let all: Vec<String> = needed.map(|one| format!("{} {}", count(one.replicas), one.balancer)).collect();
+    (!all.is_empty()).then(|| format!("replicas {why}: {}\n", all.join(", ")))
+}
+
+fn agreement_table(answer: &Answer, format: Format) -> String {
+    let rows = answer.agreement.iter().map(|one| {
+        [
+            one.what.to_owned(),
+            number(Some(one.analytic), 3),
+            number(Some(one.simulated), 3),
+            number(Some(one.half_width), 3),
+        ]
+    });
+    format!("formula and simulation\n{}", plain_table(&["mean", "formula", "simulated", "±"], rows, format))
+}
+
+fn curve_table(plan: &Plan, format: Format) -> String {
+    let rows = plan.curve.iter().map(|one| {
+        [
+            number(Some(one.rate_per_s), 4),
+            number(Some(one.load), 3),
+            number(Some(one.wait_ms), 2),
+            number(Some(one.ttft_ms), 2),
+            number(one.tpot_ms, 3),
+            number(Some(one.e2e_ms), 2),
+        ]
+    });
+    plain_table(&["rate of a replica", "load", "wait ms", "ttft ms", "tpot ms", "e2e ms"], rows, format)
 }
 
 fn headline(plan: &Plan) -> String {
