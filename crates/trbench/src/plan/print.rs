@@ -3,7 +3,7 @@
 use super::answer::{Answer, Plan};
 use super::args::PlanArgs;
 use super::evaluate::{Source, Times};
-use crate::terminal::{Format, number, plain_table, wrapped};
+use crate::terminal::{Format, number, wrapped};
 use tokenrouter_dtmc::serving::OpenLoop;
 
 pub(super) fn render(args: &PlanArgs, plan: &Plan) -> anyhow::Result<String> {
@@ -106,7 +106,9 @@ fn lines(plan: &Plan) -> [(&'static str, &Answer); 3] {
 
 fn text(args: &PlanArgs, plan: &Plan, format: Format) -> String {
     let mut sections = vec![headline(plan)];
-    sections.push(times_table(&plan.answer, format));
+    if plan.answer.stable {
+        sections.push(times_table(&plan.answer, format));
+    }
     if let Some(slo) = &plan.slo {
         let rows = slo.limits.iter().map(|limit| {
             [
@@ -252,4 +254,13 @@ fn active_table(plan: &Plan, format: Format) -> String {
         "thresholds by active requests\n{}",
         plain_table(&["active", "thresholds", "tok/s", "share of time"], rows, format)
     )
+}
+
+/// A table that ends its last line.
+pub(super) fn plain_table<const N: usize>(
+    headings: &[&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+    format: Format,
+) -> String {
+    crate::terminal::plain_table(headings, rows, format).trim_end().to_owned() + "\n"
 }
