@@ -16,7 +16,11 @@ use tokenrouter_dtmc::serving::Balancer;
 #[derive(Debug, Clone, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct PlanArgs {
+<<<<<<< HEAD
     /// The system.
+=======
+    /// The models, and how requests move between them.
+>>>>>>> plan
     #[command(flatten)]
     pub model: ModelArgs,
     /// Milliseconds of a token beyond one a row, for every model: prompts, and what a request that comes back brings
@@ -35,7 +39,7 @@ pub struct PlanArgs {
     pub max_active: Option<u32>,
 
     /// Requests that arrive, over all replicas: `4/s`, `4` (per second), `240/min` or `1000/h`.
-    #[arg(long, value_parser = rate, value_name = "RATE", conflicts_with = "users", help_heading = "Load")]
+    #[arg(long, allow_hyphen_values = true, value_parser = rate, value_name = "RATE", conflicts_with = "users", help_heading = "Load")]
     pub rate: Option<f64>,
     /// Coefficient of variation of the gaps between arrivals: 1 is Poisson, above 1 bursts.
     #[arg(long, default_value_t = 1.0, value_parser = variation, value_name = "CV", help_heading = "Load")]
@@ -44,7 +48,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000), requires = "think", help_heading = "Load")]
     pub users: Option<u32>,
     /// Mean of that time: `10s`, `500ms`, `2min`; a plain number is seconds.
-    #[arg(long, value_parser = duration_ms, value_name = "TIME", requires = "users", help_heading = "Load")]
+    #[arg(long, allow_hyphen_values = true, value_parser = duration_ms, value_name = "TIME", requires = "users", help_heading = "Load")]
     pub think: Option<f64>,
     /// Mean tokens of a prompt.
     #[arg(long, default_value_t = 0.0, value_parser = prompt, value_name = "TOKENS", help_heading = "Load")]
@@ -134,7 +138,7 @@ pub struct PlanArgs {
     /// Numbers of active requests.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 8], value_parser = clap::value_parser!(u32).range(1..=64), value_name = "N", help_heading = "Map")]
     pub map_active: Vec<u32>,
-    /// What the small model's candidate becomes when it sends a request on.
+    /// What the large model writes when a request comes to it.
     #[arg(long, value_enum, default_value_t = SemanticsArg::Borrow, help_heading = "Map")]
     pub map_semantics: SemanticsArg,
     /// Mean tokens of a visit to the large model, for `--map-semantics span`.
@@ -173,12 +177,12 @@ impl BalancerArg {
     }
 }
 
-/// What becomes of a candidate.
+/// What the large model writes where the small one's candidate is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SemanticsArg {
-    /// The small model's candidate is dropped, and the large one writes a token in its place.
+    /// One token.
     Borrow,
-    /// The candidate stays, and the large one writes a run of tokens.
+    /// A run of tokens.
     Span,
 }
 

@@ -5,8 +5,8 @@
 //! `(1 - 1/r) + T/r`, so that a batch, too, becomes bound by its tokens.
 
 use super::args::{PlanArgs, SemanticsArg};
-use super::print::finished;
-use crate::terminal::{Format, counted, number, plain_table};
+use super::print::{finished, plain_table};
+use crate::terminal::{Format, counted, number};
 use serde::Serialize;
 use tokenrouter_dtmc::{
     Error, Latency, Limits, SearchOptions, SimulationOptions, SolveOptions, System, TokenCost, optimize,
