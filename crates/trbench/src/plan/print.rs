@@ -3,12 +3,8 @@
 use super::answer::{Answer, Plan};
 use super::args::PlanArgs;
 use super::evaluate::{Source, Times};
-<<<<<<< HEAD
 use super::objective::Objective;
-use crate::terminal::{Format, number, plain_table, wrapped};
-=======
 use crate::terminal::{Format, number, wrapped};
->>>>>>> plan
 use tokenrouter_dtmc::serving::OpenLoop;
 
 pub(super) fn render(args: &PlanArgs, plan: &Plan) -> anyhow::Result<String> {
@@ -110,50 +106,8 @@ fn lines(plan: &Plan) -> [(&'static str, &Answer); 3] {
 }
 
 fn text(args: &PlanArgs, plan: &Plan, format: Format) -> String {
-<<<<<<< HEAD
     let margin = plan.margin.as_ref().map(|margin| {
         format!(
-=======
-    let mut sections = vec![headline(plan)];
-    if plan.answer.stable {
-        sections.push(times_table(&plan.answer, format));
-    }
-    if let Some(slo) = &plan.slo {
-        let rows = slo.limits.iter().map(|limit| {
-            [
-                limit.name.to_owned(),
-                number(Some(limit.limit_ms), 3),
-                number(limit.at_percentile_ms, 3),
-                if limit.met { "met" } else { "missed" }.to_owned(),
-            ]
-        });
-        let mut text = format!("objectives at p{}\n", slo.percentile);
-        text += &plain_table(&["", "limit ms", "predicted ms", ""], rows, format);
-        if let Some(rate) = slo.max_rate_per_replica_per_s {
-            text += &format!("a replica meets them up to {rate:.4} requests per second\n");
-        }
-        if let Some(advice) = &slo.advice {
-            text += &format!("{}\n", wrapped(advice));
-        }
-        sections.push(text);
-    }
-    if !plan.answer.replicas_needed.is_empty() {
-        let why = if plan.slo.is_some() { "for the objectives" } else { "for a load of at most 80 %" };
-        let all: Vec<String> = plan
-            .answer
-            .replicas_needed
-            .iter()
-            .map(|one| {
-                format!("{} {}", one.replicas.map_or_else(|| "-".to_owned(), |count| count.to_string()), one.balancer)
-            })
-            .collect();
-        sections.push(format!("replicas {why}: {}\n", all.join(", ")));
-    }
-    sections.push(compared(plan, format));
-    sections.push(active_table(plan, format));
-    if let Some(margin) = &plan.margin {
-        sections.push(format!(
->>>>>>> plan
             "limit from measured P and L: {:.4} to {:.4} requests per second ({} %)\n",
             margin.max_rate_low_per_s,
             margin.max_rate_high_per_s,
@@ -163,7 +117,7 @@ fn text(args: &PlanArgs, plan: &Plan, format: Format) -> String {
     let notes = plan.notes.iter().map(|note| wrapped(&format!("note: {note}")) + "\n").collect::<String>();
     let sections = [
         Some(headline(plan)),
-        Some(times_table(&plan.answer, format)),
+        plan.answer.stable.then(|| times_table(&plan.answer, format)),
         plan.slo.as_ref().map(|slo| objectives(slo, format)),
         replicas(plan),
         Some(compared(plan, format)),
