@@ -20,11 +20,7 @@ pub struct OptimizeArgs {
     /// Number of requests always in the system.
     #[arg(long = "N", visible_alias = "concurrency", value_name = "N", help_heading = "Model")]
     pub concurrency: Option<u32>,
-<<<<<<< HEAD
-    /// The system.
-=======
     /// The models, and how requests move between them.
->>>>>>> plan
     #[command(flatten)]
     pub model: ModelArgs,
     /// YAML file with any of these keys; flags override it.

@@ -16,11 +16,7 @@ use tokenrouter_dtmc::serving::Balancer;
 #[derive(Debug, Clone, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct PlanArgs {
-<<<<<<< HEAD
-    /// The system.
-=======
     /// The models, and how requests move between them.
->>>>>>> plan
     #[command(flatten)]
     pub model: ModelArgs,
     /// Milliseconds of a token beyond one a row, for every model: prompts, and what a request that comes back brings
