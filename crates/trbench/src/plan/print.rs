@@ -34,7 +34,7 @@ fn csv(plan: &Plan) -> anyhow::Result<String> {
     header.extend(["cost_per_million_tokens", "cost_per_million_tokens_at_limit"].map(str::to_owned));
     writer.write_record(&header)?;
     for (name, answer) in lines(plan) {
-        let text = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
+        let text = |value: Option<f64>| value.map_or_else(String::new, plain);
         let mut row = vec![
             name.to_owned(),
             answer.stable.to_string(),
@@ -87,7 +87,7 @@ fn curve_csv(curve: &[OpenLoop]) -> anyhow::Result<String> {
             one.tpot_ms,
             Some(one.e2e_ms),
         ];
-        writer.write_record(values.map(|value| value.map_or_else(String::new, |value| value.to_string())))?;
+        writer.write_record(values.map(|value| value.map_or_else(String::new, plain)))?;
     }
     finished(writer)
 }
@@ -120,7 +120,7 @@ fn text(args: &PlanArgs, plan: &Plan, format: Format) -> String {
         });
         let mut text = format!("objectives at p{}\n", slo.percentile);
         text += &plain_table(&["", "limit ms", "predicted ms", ""], rows, format);
-        if let Some(rate) = slo.max_rate_per_replica_per_s {
+        if let (Some(rate), None) = (slo.max_rate_per_replica_per_s, &slo.advice) {
             text += &format!("a replica meets them up to {rate:.4} requests per second\n");
         }
         if let Some(advice) = &slo.advice {
@@ -254,6 +254,11 @@ fn active_table(plan: &Plan, format: Format) -> String {
         "thresholds by active requests\n{}",
         plain_table(&["active", "thresholds", "tok/s", "share of time"], rows, format)
     )
+}
+
+/// A number for other programs; what is as good as nothing is 0.
+fn plain(value: f64) -> String {
+    if value.abs() < 1e-12 { "0".to_owned() } else { value.to_string() }
 }
 
 /// A table that ends its last line.
