@@ -134,7 +134,7 @@ impl Parts<'_> {
         let mut state_models = self.models_of.clone();
         // The prompt state of every model that has one.
         let mut prompt_state = vec![None; self.extra.len()];
-        for model in 0..self.extra.len() {
+        for (model, slot) in prompt_state.iter_mut().enumerate() {
             if self.extra[model] <= 0.0 || self.reached[model] < 1e-9 {
                 continue;
             }
@@ -142,7 +142,7 @@ impl Parts<'_> {
                 notes.push(format!("model {model} has no routing state left for its prompts: they are not in X(n)"));
                 continue;
             }
-            prompt_state[model] = Some(state_models.len());
+            *slot = Some(state_models.len());
             state_models.push(model);
         }
         let total = state_models.len();

@@ -85,7 +85,7 @@ impl Lengths {
             Self::Histogram(rows) => {
                 let allowed = format!("counts from {least} to {MOST_TOKENS} with weights of 0 or above, not all 0");
                 if let Some(&(tokens, weight)) = rows.iter().find(|&&(tokens, weight)| {
-                    !(least..=MOST_TOKENS).contains(&f64::from(tokens)) || !(weight.is_finite() && weight >= 0.0)
+                    !((least..=MOST_TOKENS).contains(&f64::from(tokens)) && weight.is_finite() && weight >= 0.0)
                 }) {
                     return Err(Error::option(name, format!("{tokens} tokens with weight {weight}"), allowed));
                 }

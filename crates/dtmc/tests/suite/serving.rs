@@ -183,14 +183,6 @@ fn prompts_and_catch_up_are_paid_for() {
         let formula = OpenLoop::new(&found, &workload, 1, &Balancer::Random).expect("stable");
         let run = simulated(&found, &workload, 5000.0, 5);
         let e2e = run.e2e_ms.mean;
-        println!(
-            "{prompt}: e2e {e2e:?} {} tpot {:?} {:?} ttft {:?} {}",
-            formula.e2e_ms,
-            run.tpot_ms.map(|t| t.mean),
-            formula.tpot_ms,
-            run.ttft_ms.mean,
-            formula.ttft_ms
-        );
         assert!((e2e.mean - formula.e2e_ms).abs() < 0.05 * e2e.mean + e2e.half_width, "{e2e:?} {}", formula.e2e_ms);
         let ttft = run.ttft_ms.mean;
         assert!(
@@ -213,10 +205,6 @@ fn balancers_agree_with_their_simulations() {
     for balancer in [Balancer::Random, Balancer::LeastOfTwo, Balancer::LeastLoaded] {
         let formula = OpenLoop::new(&found, &workload, replicas, &balancer).expect("stable");
         let run = simulate_serving(&servers, &balancer, &workload, &options).expect("runs");
-        println!(
-            "{balancer:?}: {:?} {} wait {:?} {}",
-            run.e2e_ms.mean, formula.e2e_ms, run.wait_ms.mean, formula.wait_ms
-        );
         let e2e = run.e2e_ms.mean;
         assert!(
             (e2e.mean - formula.e2e_ms).abs() < 0.03 * e2e.mean + e2e.half_width,

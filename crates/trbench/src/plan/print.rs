@@ -3,6 +3,7 @@
 use super::answer::{Answer, Plan};
 use super::args::PlanArgs;
 use super::evaluate::{Source, Times};
+use super::objective::Objective;
 use crate::terminal::{Format, number, wrapped};
 use tokenrouter_dtmc::serving::OpenLoop;
 
@@ -109,25 +110,7 @@ fn text(args: &PlanArgs, plan: &Plan, format: Format) -> String {
     if plan.answer.stable {
         sections.push(times_table(&plan.answer, format));
     }
-    if let Some(slo) = &plan.slo {
-        let rows = slo.limits.iter().map(|limit| {
-            [
-                limit.name.to_owned(),
-                number(Some(limit.limit_ms), 3),
-                number(limit.at_percentile_ms, 3),
-                if limit.met { "met" } else { "missed" }.to_owned(),
-            ]
-        });
-        let mut text = format!("objectives at p{}\n", slo.percentile);
-        text += &plain_table(&["", "limit ms", "predicted ms", ""], rows, format);
-        if let (Some(rate), None) = (slo.max_rate_per_replica_per_s, &slo.advice) {
-            text += &format!("a replica meets them up to {rate:.4} requests per second\n");
-        }
-        if let Some(advice) = &slo.advice {
-            text += &format!("{}\n", wrapped(advice));
-        }
-        sections.push(text);
-    }
+    sections.extend(plan.slo.as_ref().map(|slo| objectives(slo, format)));
     if !plan.answer.replicas_needed.is_empty() {
         let why = if plan.slo.is_some() { "for the objectives" } else { "for a load of at most 80 %" };
         let all: Vec<String> = plan
@@ -185,6 +168,27 @@ fn text(args: &PlanArgs, plan: &Plan, format: Format) -> String {
         sections.push(plan.notes.iter().map(|note| wrapped(&format!("note: {note}")) + "\n").collect());
     }
     sections.join("\n")
+}
+
+/// The objectives, and what would meet them.
+fn objectives(slo: &Objective, format: Format) -> String {
+    let rows = slo.limits.iter().map(|limit| {
+        [
+            limit.name.to_owned(),
+            number(Some(limit.limit_ms), 3),
+            number(limit.at_percentile_ms, 3),
+            if limit.met { "met" } else { "missed" }.to_owned(),
+        ]
+    });
+    let mut text = format!("objectives at p{}\n", slo.percentile);
+    text += &plain_table(&["", "limit ms", "predicted ms", ""], rows, format);
+    if let (Some(rate), None) = (slo.max_rate_per_replica_per_s, &slo.advice) {
+        text += &format!("a replica meets them up to {rate:.4} requests per second\n");
+    }
+    if let Some(advice) = &slo.advice {
+        text += &format!("{}\n", wrapped(advice));
+    }
+    text
 }
 
 fn headline(plan: &Plan) -> String {
