@@ -13,6 +13,10 @@ const PROMPT_STATES: usize = 300_000;
 /// Request steps of that simulation.
 const PROMPT_SIMULATION: u64 = 3_000_000;
 
+/// Active counts up to which thresholds are searched for every one; beyond, for every `n / PARTS`-th.
+const EVERY: u32 = 32;
+const PARTS: u32 = 16;
+
 /// Options of [`Rates::new`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct RateOptions {
@@ -79,7 +83,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Searches thresholds for `n = 1..=most` on `system`, and solves each with prompts and ends of requests as in
+    /// Searches thresholds for `n = 1..=most` on `system` (for every number up to 32, for fewer and fewer beyond), and solves each with prompts and ends of requests as in
     /// `workload`; its arrivals do not matter here. `progress` gets the rows done.
     ///
     /// # Errors
@@ -109,6 +113,11 @@ impl Rates {
                     let thresholds = &table[(active as usize - 1).min(table.len() - 1)];
                     (evaluate(&serving, active, thresholds, &options.search.limits)?, false)
                 }
+                None if active > EVERY && active % (active / PARTS) != 0 && active != most => {
+                    // Feasible for fewer requests is feasible for more.
+                    let last = rows.last().map_or_else(|| Thresholds::eager(1), |row| row.thresholds.clone());
+                    (evaluate(&serving, active, &last, &options.search.limits)?, false)
+                }
                 None => {
                     let row = threshold_table_row(&system.closed(active)?, before.as_ref(), &options.search)?;
                     let found = if same {
@@ -129,6 +138,11 @@ impl Rates {
                 exhaustive,
             });
             progress(active);
+        }
+        if most > EVERY && options.thresholds.is_none() {
+            notes.push(format!(
+                "above {EVERY} active requests thresholds are searched for every (n / {PARTS})-th number, and kept between"
+            ));
         }
         notes.extend(system.closed(most)?.notes().iter().cloned());
         Ok(Self { rows, notes, journey, output_tokens: workload.output.mean(), system: system.clone() })
