@@ -106,7 +106,7 @@ fn mistakes_in_models_point_at_the_model() {
             large,
             &with("    thread: 2"),
             "10:5: unknown key `thread`, allowed are `path`, `source`, `emulated`, `layers`, \
-          `patch`, `dtype`, `device`, `tp_size`, `cuda_graphs`, `threads`, `cores`, `max_batch`, `scheduler`; \
+          `patch`, `student`, `dtype`, `device`, `tp_size`, `cuda_graphs`, `threads`, `cores`, `max_batch`, `scheduler`; \
           did you mean `threads`?",
         ),
         (large, &with("    device: tpu"), "10:5: unknown device `tpu`, allowed are `cpu` and `cuda:N`"),
