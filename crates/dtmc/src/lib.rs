@@ -13,6 +13,7 @@ mod measures;
 mod predict;
 mod quantum;
 mod random;
+pub mod runs;
 mod search;
 pub mod serving;
 mod simulate;

@@ -7,6 +7,7 @@ mod closed_forms;
 mod export;
 mod limits;
 mod reference;
+mod runs;
 mod search;
 mod serving;
 mod simulation;
