@@ -82,8 +82,8 @@ pub(super) fn expect(law: &RunLaw, counts: &Counts) -> Option<Expected> {
         let mut here = vec![0.0; m];
         if let Some(&ratio) = go_on.get(k) {
             for i in 0..m {
-                for j in 0..m {
-                    let onward = law.stay[i][j] * back[j] / ratio;
+                for (j, later) in back.iter().enumerate() {
+                    let onward = law.stay[i][j] * later / ratio;
                     found.stay[i][j] += at[k][i] * onward;
                     here[i] += onward;
                 }

@@ -21,19 +21,19 @@ use crate::{Error, MAX_MODELS, MAX_ROUTING_STATES, System};
 use em::Counts;
 
 /// Longest visit length that is told from longer ones.
-pub const LONGEST_RUN: usize = 4096;
+pub const LONGEST_VISIT: usize = 4096;
 
 /// Visits of one model, as they were measured.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelVisits {
-    /// `lengths[n]`: visits of `n` steps; entry 0 must be 0. Up to [`LONGEST_RUN`].
+    /// `lengths[n]`: visits of `n` steps; entry 0 must be 0. Up to [`LONGEST_VISIT`].
     pub lengths: Vec<u64>,
     /// Visits with more steps than the last entry of `lengths` says.
     #[serde(default)]
     pub longer: u64,
-    /// `moves[j]`: visits after which the request went on at model `j`, length `M`; its own entry is 0. Absent where there
-    /// are two models.
+    /// `moves[j]`: visits after which the request went on at model `j`, length `M`. Its own entry is for requests that ended
+    /// here and were followed by one that begins here. Absent where there are two models, and all go to the other.
     #[serde(default)]
     pub moves: Vec<u64>,
     /// `tokens[j]`: mean tokens committed by a step after which the request went on at model `j`, its own included; length
@@ -127,9 +127,9 @@ pub fn fit_runs(visits: &[ModelVisits], options: &RunOptions) -> Result<RunsFit,
 /// The law of one list of visits, as [`fit_runs`] takes it; `None` when no visit ended.
 fn fit_model(visits: &ModelVisits, model: usize, most: usize, seed: u64) -> Result<Option<LawFit>, Error> {
     let place = || format!("visits of model {model}");
-    if visits.lengths.len() > LONGEST_RUN + 1 {
+    if visits.lengths.len() > LONGEST_VISIT + 1 {
         let problem = format!("lengths of up to {}", visits.lengths.len() - 1);
-        return Err(Error::system(place(), problem, format!("lengths of up to {LONGEST_RUN}, and `longer`")));
+        return Err(Error::system(place(), problem, format!("lengths of up to {LONGEST_VISIT}, and `longer`")));
     }
     if visits.lengths.first().is_some_and(|&count| count > 0) {
         return Err(Error::system(place(), "visits of 0 steps", "visits of 1 step or more"));
@@ -163,9 +163,6 @@ fn targets(visits: &ModelVisits, model: usize, models: usize) -> Result<Vec<f64>
             return Err(Error::system(place("moves"), format!("{given} entries"), format!("{models}, one per model")));
         }
     };
-    if shares[model] > 0.0 {
-        return Err(Error::system(place("moves"), "moves to itself", "0 there: a visit ends with a move to another"));
-    }
     let total: f64 = shares.iter().sum();
     let ended = visits.lengths.iter().sum::<u64>() + visits.longer;
     if models > 1 && total == 0.0 && ended > 0 {
@@ -207,8 +204,9 @@ fn compose(laws: &[Option<LawFit>], onward: &[Vec<f64>], visits: &[ModelVisits])
         for (to, &target) in state_models.iter().enumerate() {
             let there = to - first[target];
             let tokens = visits[model].tokens.get(target).copied().unwrap_or(1.0);
+            let stayed = if target == model { laws[model].stay[own][there] } else { 0.0 };
             let moved = laws[model].leave[own] * onward[model][target] * laws[target].start[there];
-            routing[state][to] = if target == model { laws[model].stay[own][there] } else { moved };
+            routing[state][to] = stayed + moved;
             commits[state][to] = if routing[state][to] > 0.0 { tokens } else { 0.0 };
         }
         // A single model, and rounding.
