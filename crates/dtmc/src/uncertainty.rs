@@ -5,6 +5,7 @@
 //! difference between two candidates is much surer than either.
 
 use crate::random::{Generator, stream};
+use crate::simulate::quantile;
 use crate::solve::Evaluator;
 use crate::{ClosedSystem, Error, SolveOptions, System, Thresholds, TokenCost};
 use rand_distr::{Distribution, Gamma, StandardNormal};
@@ -69,14 +70,18 @@ pub fn propagate(
         .collect::<Result<_, _>>()?;
     let tail = 0.5 * (1.0 - uncertainty.confidence);
     let spread = |k: usize| {
-        let values: Vec<f64> = draws.iter().map(|row| row[k]).collect();
-        let differences: Vec<f64> = draws.iter().map(|row| row[k] - row[0]).collect();
+        let sorted = |mut values: Vec<f64>| {
+            values.sort_by(f64::total_cmp);
+            values
+        };
+        let values = sorted(draws.iter().map(|row| row[k]).collect());
+        let differences = sorted(draws.iter().map(|row| row[k] - row[0]).collect());
         let best = draws.iter().filter(|row| row.iter().all(|&other| other <= row[k])).count();
         let (difference_low, difference_high) = (quantile(&differences, tail), quantile(&differences, 1.0 - tail));
         Spread {
             thresholds: candidates[k].clone(),
             nominal_tok_s: nominal[k],
-            mean_tok_s: values.iter().sum::<f64>() / values.len() as f64,
+            mean_tok_s: draws.iter().map(|row| row[k]).sum::<f64>() / draws.len() as f64,
             low_tok_s: quantile(&values, tail),
             high_tok_s: quantile(&values, 1.0 - tail),
             difference_low,
@@ -157,14 +162,4 @@ fn dirichlet(row: &[f64], samples: f64, generator: &mut Generator) -> Vec<f64> {
     let draws: Vec<f64> = row.iter().map(|&p| gamma(p)).collect();
     let total: f64 = draws.iter().sum();
     if total > 0.0 { draws.iter().map(|draw| draw / total).collect() } else { row.to_vec() }
-}
-
-/// Quantile with linear interpolation between order statistics.
-fn quantile(values: &[f64], p: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let at = p * (sorted.len() - 1) as f64;
-    let low = at.floor() as usize;
-    let high = (low + 1).min(sorted.len() - 1);
-    sorted[low] + (at - low as f64) * (sorted[high] - sorted[low])
 }

@@ -5,14 +5,14 @@
 //! differently) for one row than for several. Quantised products work by row anyway.
 
 use candle_core::quantized::ggml_file::qtensor_from_ggml;
-use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
+use candle_core::quantized::{QMatMul, QTensor};
 use candle_core::{DType, Device, IndexOp, Module, Result, Tensor};
 
 use tokenrouter_core::kv::BlockId;
 use tokenrouter_core::step::{Batch, BatchRow, Softmax, StepOutput};
 use tokenrouter_engine::config::WeightDtype;
 use tokenrouter_engine::model::{
-    Arch, Family, LinearPatch, LinearPatches, ModelError, ModelFiles, Slot, StoredTensor, Weights,
+    Arch, Family, LinearPatch, LinearPatches, ModelError, ModelFiles, Slot, StoredTensor, Weights, candle_dtype,
 };
 use tokenrouter_kernels::Format;
 
@@ -65,24 +65,16 @@ enum Candle {
 /// Blocks of formats that candle does not know are dequantised by the kernels.
 fn as_candle_has_it(stored: &StoredTensor) -> Result<Candle> {
     let (dims, bytes, device) = (stored.dims(), stored.bytes(), &Device::Cpu);
+    let raw = |dtype| Tensor::from_raw_buffer(bytes, dtype, dims, device).map(Candle::Dense);
     let dtype = match stored.format() {
-        Format::F32 => return Tensor::from_raw_buffer(bytes, DType::F32, dims, device).map(Candle::Dense),
-        Format::F16 => return Tensor::from_raw_buffer(bytes, DType::F16, dims, device).map(Candle::Dense),
-        Format::Bf16 => return Tensor::from_raw_buffer(bytes, DType::BF16, dims, device).map(Candle::Dense),
-        Format::Q4_0 => GgmlDType::Q4_0,
-        Format::Q4_1 => GgmlDType::Q4_1,
-        Format::Q5_0 => GgmlDType::Q5_0,
-        Format::Q5_1 => GgmlDType::Q5_1,
-        Format::Q8_0 => GgmlDType::Q8_0,
-        Format::Q2K => GgmlDType::Q2K,
-        Format::Q3K => GgmlDType::Q3K,
-        Format::Q4K => GgmlDType::Q4K,
-        Format::Q5K => GgmlDType::Q5K,
-        Format::Q6K => GgmlDType::Q6K,
-        Format::Iq4Nl | Format::Iq4Xs | Format::Mxfp4 => {
-            let values = stored.to_f32().map_err(candle_core::Error::wrap)?;
-            return Tensor::from_vec(values, dims, device).map(Candle::Dense);
-        }
+        Format::F32 => return raw(DType::F32),
+        Format::F16 => return raw(DType::F16),
+        Format::Bf16 => return raw(DType::BF16),
+        format => candle_dtype(format),
+    };
+    let Some(dtype) = dtype else {
+        let values = stored.to_f32().map_err(candle_core::Error::wrap)?;
+        return Tensor::from_vec(values, dims, device).map(Candle::Dense);
     };
     qtensor_from_ggml(dtype, bytes, dims.to_vec(), device).map(Candle::Quantized)
 }

@@ -1,21 +1,13 @@
 //! `trbench run --virtual-time`: results like those of any run, marked, the same to the last byte, in no time.
 
+mod common;
+
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use serde_json::{Value, json};
 
-const EMULATED: &str = "config/random/emulated.yaml";
-
-fn trbench(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_trbench"));
-    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
-    command.args(args).stdin(Stdio::null()).output().expect("the binary starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use common::{EMULATED, text, trbench};
 
 /// A run in virtual time into a fresh folder.
 fn run(args: &[&str]) -> (tempfile::TempDir, Output) {

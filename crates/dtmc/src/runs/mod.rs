@@ -80,12 +80,6 @@ impl RoutingStates {
             ..system
         }
     }
-
-    /// Whether every model has a single state.
-    #[must_use]
-    pub fn is_plain(&self) -> bool {
-        self.state_models.iter().enumerate().all(|(state, &model)| state == model)
-    }
 }
 
 /// What [`fit_runs`] found.

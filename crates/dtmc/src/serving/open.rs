@@ -91,13 +91,4 @@ impl OpenLoop {
             e2e_ms: wait_ms + join_ms + active_ms,
         }
     }
-
-    /// Milliseconds that the share `p` of requests waits at most: those that wait at all do so for a nearly exponential time.
-    #[must_use]
-    pub fn wait_quantile_ms(&self, p: f64) -> f64 {
-        if self.waiting_share <= 1.0 - p || self.wait_ms <= 0.0 {
-            return 0.0;
-        }
-        self.wait_ms / self.waiting_share * (self.waiting_share / (1.0 - p)).ln()
-    }
 }

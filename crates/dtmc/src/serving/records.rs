@@ -1,7 +1,7 @@
 //! What ended requests leave behind, and summaries of it.
 
 use super::machine::Asked;
-use crate::simulate::{Estimate, interval};
+use crate::simulate::{Estimate, interval, quantile};
 use serde::Serialize;
 
 /// Ended requests of one replication.
@@ -66,12 +66,7 @@ impl Points {
         }
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         values.sort_unstable_by(f64::total_cmp);
-        let at = |p: f64| {
-            let place = p * (values.len() - 1) as f64;
-            let low = place.floor() as usize;
-            let high = (low + 1).min(values.len() - 1);
-            values[low] + (place - low as f64) * (values[high] - values[low])
-        };
+        let at = |p: f64| quantile(values, p);
         Some(Self([mean, at(0.5), at(0.9), at(0.99), at(percentile / 100.0)]))
     }
 }

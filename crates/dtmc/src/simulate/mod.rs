@@ -13,7 +13,7 @@ use crate::measures::{Measures, Totals};
 use crate::{ClosedSystem, Error, Thresholds};
 use serde::Serialize;
 use simulator::Simulator;
-pub(crate) use stats::interval;
+pub(crate) use stats::{interval, quantile};
 
 /// Windows in an interval after merging.
 const WINDOWS: usize = 40;

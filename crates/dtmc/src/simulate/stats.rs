@@ -46,6 +46,14 @@ fn student_quantile(p: f64, freedom: f64) -> f64 {
     StudentsT::new(0.0, 1.0, freedom).map_or(f64::NAN, |student| student.inverse_cdf(p))
 }
 
+/// Quantile of ascending values, at least one, with linear interpolation between order statistics.
+pub(crate) fn quantile(sorted: &[f64], p: f64) -> f64 {
+    let at = p * (sorted.len() - 1) as f64;
+    let low = at.floor() as usize;
+    let high = (low + 1).min(sorted.len() - 1);
+    sorted[low] + (at - low as f64) * (sorted[high] - sorted[low])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

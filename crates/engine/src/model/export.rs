@@ -6,9 +6,9 @@ use candle_core::quantized::ggml_file::qtensor_from_ggml;
 use candle_core::quantized::gguf_file::{Value, write};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
-use tokenrouter_kernels::Format;
 
 use super::parts::Parts;
+use super::stored::candle_dtype;
 use super::{ModelError, StoredTensor, locate};
 use crate::config::{ModelConfig, WeightDtype};
 
@@ -84,26 +84,6 @@ fn convert(tensor: &StoredTensor, dtype: WeightDtype) -> Result<QTensor, String>
     let values = tensor.to_f32().map_err(|error| format!("cannot be read: {error}"))?;
     let dense = Tensor::from_vec(values, tensor.dims(), &Device::Cpu);
     dense.and_then(|dense| QTensor::quantize(&dense, dtype)).map_err(cannot)
-}
-
-/// Candle's name of a format, if it has one.
-fn candle_dtype(format: Format) -> Option<GgmlDType> {
-    Some(match format {
-        Format::F32 => GgmlDType::F32,
-        Format::F16 => GgmlDType::F16,
-        Format::Bf16 => GgmlDType::BF16,
-        Format::Q4_0 => GgmlDType::Q4_0,
-        Format::Q4_1 => GgmlDType::Q4_1,
-        Format::Q5_0 => GgmlDType::Q5_0,
-        Format::Q5_1 => GgmlDType::Q5_1,
-        Format::Q8_0 => GgmlDType::Q8_0,
-        Format::Q2K => GgmlDType::Q2K,
-        Format::Q3K => GgmlDType::Q3K,
-        Format::Q4K => GgmlDType::Q4K,
-        Format::Q5K => GgmlDType::Q5K,
-        Format::Q6K => GgmlDType::Q6K,
-        Format::Iq4Nl | Format::Iq4Xs | Format::Mxfp4 => return None,
-    })
 }
 
 #[cfg(test)]

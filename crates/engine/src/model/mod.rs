@@ -31,7 +31,7 @@ pub use patch::{LinearPatch, LinearPatches};
 pub use rope::{RopeScaling, Yarn};
 pub use shape::Shape;
 pub use source::{cache_dir, demo_gguf_path, locate};
-pub use stored::StoredTensor;
+pub use stored::{StoredTensor, candle_dtype};
 pub use weights::{Slot, Weights};
 
 use crate::config::ModelConfig;

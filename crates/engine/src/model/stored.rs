@@ -1,5 +1,6 @@
 //! A tensor as a file holds it.
 
+use candle_core::quantized::GgmlDType;
 use half::{bf16, f16};
 use tokenrouter_kernels::{Format, PackedMatrix};
 
@@ -57,6 +58,26 @@ impl StoredTensor {
             }
         })
     }
+}
+
+/// Candle's name of a format, if it has one.
+pub fn candle_dtype(format: Format) -> Option<GgmlDType> {
+    Some(match format {
+        Format::F32 => GgmlDType::F32,
+        Format::F16 => GgmlDType::F16,
+        Format::Bf16 => GgmlDType::BF16,
+        Format::Q4_0 => GgmlDType::Q4_0,
+        Format::Q4_1 => GgmlDType::Q4_1,
+        Format::Q5_0 => GgmlDType::Q5_0,
+        Format::Q5_1 => GgmlDType::Q5_1,
+        Format::Q8_0 => GgmlDType::Q8_0,
+        Format::Q2K => GgmlDType::Q2K,
+        Format::Q3K => GgmlDType::Q3K,
+        Format::Q4K => GgmlDType::Q4K,
+        Format::Q5K => GgmlDType::Q5K,
+        Format::Q6K => GgmlDType::Q6K,
+        Format::Iq4Nl | Format::Iq4Xs | Format::Mxfp4 => return None,
+    })
 }
 
 /// Bytes of a tensor, or why there can be none: rows are whole numbers of blocks. `dims` are rows first.

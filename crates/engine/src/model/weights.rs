@@ -112,12 +112,17 @@ impl Weights {
 
     /// The tensor of a role with the dimensions it must have.
     pub fn get(&self, slot: Slot, dims: &[usize]) -> Result<StoredTensor, ModelError> {
+        self.get_shaped(slot, &[dims])
+    }
+
+    /// The same where several dimensions are allowed; errors name the last.
+    pub fn get_shaped(&self, slot: Slot, shapes: &[&[usize]]) -> Result<StoredTensor, ModelError> {
         let path = self.path_of(slot);
         let missing = || ModelError::invalid(path, format!("tensor `{}` is missing", self.name(slot)));
         let tensor = self.find(slot)?.ok_or_else(missing)?;
-        if tensor.dims() != dims {
-            let message =
-                format!("tensor `{}` has shape {:?}, the model needs {dims:?}", self.name(slot), tensor.dims());
+        if !shapes.contains(&tensor.dims()) {
+            let (name, needed) = (self.name(slot), shapes.last().copied().unwrap_or_default());
+            let message = format!("tensor `{name}` has shape {:?}, the model needs {needed:?}", tensor.dims());
             return Err(ModelError::invalid(path, message));
         }
         Ok(tensor)

@@ -149,11 +149,9 @@ impl Loader<'_> {
     /// The head of a model that can write these tokens: a matrix that has no other rows, or rows of one that has.
     fn part_of_head(&self, tokens: &[u32]) -> Result<PackedMatrix, ModelError> {
         let (slot, d) = (if self.weights.has(Slot::Head) { Slot::Head } else { Slot::Embedding }, self.arch.d_model);
-        if let Some(stored) = self.weights.find(slot)?.filter(|stored| stored.dims() == [tokens.len(), d]) {
-            return self.pack(slot, stored);
-        }
-        let stored = self.weights.get(slot, &[self.arch.vocab, d])?;
-        self.pack(slot, stored.rows(tokens))
+        let stored = self.weights.get_shaped(slot, &[&[tokens.len(), d], &[self.arch.vocab, d]])?;
+        let stored = if stored.dims() == [tokens.len(), d] { stored } else { stored.rows(tokens) };
+        self.pack(slot, stored)
     }
 
     fn pack(&self, slot: Slot, stored: StoredTensor) -> Result<PackedMatrix, ModelError> {

@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use candle_core::quantized::QTensor;
 use candle_core::quantized::gguf_file::Value;
-use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
 use serde_json::json;
 use tokenrouter_core::step::Batch;
 use tokenrouter_core::{Request, RequestId, SamplingParams};
 use tokenrouter_engine::config::{ModelConfig, WeightDtype};
-use tokenrouter_engine::model::{ModelFiles, Slot};
+use tokenrouter_engine::model::{ModelFiles, Slot, candle_dtype};
 use tokenrouter_engine::runner::{NativeRunner, RunnerOptions};
 use tokenrouter_kernels::{Format, Pool};
 use tokenrouter_testing::candle_oracle::{CandleDecoder, dense};
@@ -96,22 +96,7 @@ fn write(path: &Path, config: &serde_json::Value, tensors: &[Stored]) {
 
 /// Quantises to the formats of candle, and to those that it does not have as simply as they allow.
 fn quantize(tensor: &Tensor, format: Format) -> Vec<u8> {
-    let dtype = match format {
-        Format::F32 => GgmlDType::F32,
-        Format::F16 => GgmlDType::F16,
-        Format::Bf16 => GgmlDType::BF16,
-        Format::Q4_0 => GgmlDType::Q4_0,
-        Format::Q4_1 => GgmlDType::Q4_1,
-        Format::Q5_0 => GgmlDType::Q5_0,
-        Format::Q5_1 => GgmlDType::Q5_1,
-        Format::Q8_0 => GgmlDType::Q8_0,
-        Format::Q2K => GgmlDType::Q2K,
-        Format::Q3K => GgmlDType::Q3K,
-        Format::Q4K => GgmlDType::Q4K,
-        Format::Q5K => GgmlDType::Q5K,
-        Format::Q6K => GgmlDType::Q6K,
-        Format::Iq4Nl | Format::Iq4Xs | Format::Mxfp4 => return by_table(tensor, format),
-    };
+    let Some(dtype) = candle_dtype(format) else { return by_table(tensor, format) };
     QTensor::quantize(tensor, dtype).and_then(|tensor| Ok(tensor.data()?.into_owned())).expect("quantised")
 }
 

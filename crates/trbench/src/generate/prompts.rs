@@ -68,10 +68,8 @@ fn prompt(line: Line, text: &TextCodec, (length, vocab): (usize, usize)) -> Resu
 /// Beginnings of the text that ships with the project, and its problems.
 pub(super) fn built_in(text: &TextCodec, length: usize) -> anyhow::Result<Vec<Prompt>> {
     let texts = built_in_or_files(&[])?;
-    let parts = |texts: &[String]| -> Vec<String> { texts.to_vec() };
-    let (documents, problems) = (parts(&texts.documents), parts(&texts.problems));
-    let documents: Vec<&str> = documents.iter().map(String::as_str).collect();
-    let problems: Vec<&str> = problems.iter().map(String::as_str).collect();
+    let documents: Vec<&str> = texts.documents.iter().map(String::as_str).collect();
+    let problems: Vec<&str> = texts.problems.iter().map(String::as_str).collect();
     let prompts = openings(text, &documents, &problems)?;
     let cut = |mut tokens: Vec<u32>| {
         tokens.truncate(length - 1);

@@ -50,15 +50,16 @@ pub(super) fn write_part(
     let mut slots: Vec<Option<(usize, Sequence)>> = (0..model.slots).map(|_| None).collect();
     let mut done: Vec<Option<Sequence>> = (0..waiting.len()).map(|_| None).collect();
     let (mut batch, mut step) = (Batch::default(), StepOutput::default());
-    let (blocks, eos) = (model.blocks(), model.eos.clone());
+    let tables: Vec<_> = (0..model.slots).map(|slot| model.blocks(slot)).collect();
+    let eos = model.eos.clone();
     loop {
         batch.clear();
-        for (slot, place) in slots.iter_mut().enumerate() {
+        for (table, place) in tables.iter().zip(&mut slots) {
             if place.is_none() {
                 *place = waiting.pop_front();
             }
             if let Some((number, sequence)) = place {
-                sequence.push(RequestId(*number as u64), (slot, blocks), &mut batch);
+                sequence.push(RequestId(*number as u64), table, &mut batch);
             }
         }
         let rows = batch.rows().len();
@@ -124,11 +125,10 @@ fn shuffled(n: usize, seed: u64, round: u64) -> Vec<usize> {
 
 impl Sequence {
     /// Adds its next token to a batch.
-    fn push(&self, id: RequestId, (slot, blocks): (usize, usize), batch: &mut Batch) {
-        let table: Vec<u32> = (slot * blocks..(slot + 1) * blocks).map(|block| block as u32).collect();
+    fn push(&self, id: RequestId, table: &[u32], batch: &mut Batch) {
         let end = self.stored + 1;
         // The log as far as it is computed, so that every position asks for its next token.
-        batch.push(id, &self.request, (&self.log[..end], self.stored..end), &table);
+        batch.push(id, &self.request, (&self.log[..end], self.stored..end), table);
     }
 
     /// Takes the results of its row. Returns whether it is complete.

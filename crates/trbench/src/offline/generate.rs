@@ -43,7 +43,8 @@ impl OfflineModel {
         options: &Generation,
         bar: &ProgressBar,
     ) -> anyhow::Result<Vec<Completion>> {
-        let (length, blocks) = (self.length(), self.blocks());
+        let length = self.length();
+        let tables: Vec<_> = (0..self.slots).map(|slot| self.blocks(slot)).collect();
         if let Some(long) = prompts.iter().map(Vec::len).find(|len| *len == 0 || len + 2 > length) {
             bail!("a prompt has {long} tokens, allowed are 1 to {}", length - 2);
         }
@@ -57,9 +58,9 @@ impl OfflineModel {
         loop {
             sequences.start(prompts, options, length);
             batch.clear();
-            for (slot, sequence) in sequences.slots.iter().enumerate() {
+            for (table, sequence) in tables.iter().zip(&sequences.slots) {
                 if let Some(sequence) = sequence {
-                    sequence.push(slot, blocks, &mut batch);
+                    sequence.push(table, &mut batch);
                 }
             }
             if batch.rows().is_empty() {
@@ -96,9 +97,8 @@ struct Sequence {
 }
 
 impl Sequence {
-    fn push(&self, slot: usize, blocks: usize, batch: &mut Batch) {
-        let table: Vec<u32> = (slot * blocks..(slot + 1) * blocks).map(|block| block as u32).collect();
-        batch.push(RequestId(self.number as u64), &self.request, (&self.log, self.stored..self.log.len()), &table);
+    fn push(&self, table: &[u32], batch: &mut Batch) {
+        batch.push(RequestId(self.number as u64), &self.request, (&self.log, self.stored..self.log.len()), table);
     }
 }
 

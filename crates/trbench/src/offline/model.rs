@@ -86,14 +86,15 @@ impl OfflineModel {
         self.runner.parts().0
     }
 
-    /// Blocks of the cache that one sequence takes.
-    pub(crate) fn blocks(&self) -> usize {
-        self.length.div_ceil(BLOCK)
+    /// Blocks of the cache of the sequence in a slot.
+    pub(crate) fn blocks(&self, slot: usize) -> Vec<u32> {
+        let each = self.length.div_ceil(BLOCK);
+        (slot * each..(slot + 1) * each).map(|block| block as u32).collect()
     }
 
     /// Runs the positions `new` of a text whose earlier positions are in the cache: one row of results per position.
     pub(crate) fn score(&mut self, tokens: &[u32], new: Range<usize>, needs: StepNeeds) -> anyhow::Result<&StepOutput> {
-        let blocks: Vec<u32> = (0..self.blocks() as u32).collect();
+        let blocks = self.blocks(0);
         let row = |at: usize| RowInput { tokens: &tokens[at..=at], start: at, blocks: &blocks, sample: true };
         // The keys and values of all rows are stored before any row attends, so rows may be neighbours in one text.
         let rows: Vec<RowInput<'_>> = new.map(row).collect();
@@ -104,7 +105,7 @@ impl OfflineModel {
 
     /// Puts the first `count` positions of a text into the cache.
     pub(crate) fn prefill(&mut self, tokens: &[u32], count: usize) -> anyhow::Result<()> {
-        let blocks: Vec<u32> = (0..self.blocks() as u32).collect();
+        let blocks = self.blocks(0);
         for start in (0..count).step_by(PREFILL_CHUNK) {
             let tokens = &tokens[start..count.min(start + PREFILL_CHUNK)];
             let (decoder, kv) = self.runner.parts();

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::path::Path;
 use tokenrouter_dtmc::{
     ClosedSystem, DEFAULT_QUANTUM_MS, Latency, Limits, Method, SearchOptions, SimulationOptions, SolveOptions,
-    Strategy, System, Thresholds, Tolerance,
+    Strategy, System, Thresholds, Tolerance, Uncertainty,
 };
 
 /// Everything that was asked for, checked.
@@ -235,4 +235,22 @@ fn latency_csv(text: &str) -> anyhow::Result<Vec<Latency>> {
     }
     tables.iter_mut().for_each(|table| table.sort_by_key(|&(batch, _)| batch));
     Ok(tables.into_iter().map(Latency::Table).collect())
+}
+
+/// What is known of the measurements: relative errors of latencies and steps behind rows of `P`, for so many `(models,
+/// states)`. `None` where nothing was said of either; what nothing was said of is exact.
+pub(crate) fn uncertainty(
+    (latency_error, routing_samples): (&[f64], &[f64]),
+    (models, states): (usize, usize),
+    (draws, seed, confidence): (usize, u64, f64),
+) -> Option<Uncertainty> {
+    if latency_error.is_empty() && routing_samples.is_empty() {
+        return None;
+    }
+    let latency_relative_error = if latency_error.is_empty() { vec![0.0; models] } else { latency_error.to_vec() };
+    let routing_samples = match routing_samples {
+        [] => vec![None; states],
+        samples => samples.iter().copied().map(Some).collect(),
+    };
+    Some(Uncertainty { latency_relative_error, routing_samples, draws, seed, confidence })
 }

@@ -2,13 +2,13 @@
 
 use super::args::OptimizeArgs;
 use super::explain::{Card, card};
-use super::input::Inputs;
+use super::input::{Inputs, uncertainty};
 use super::sensitivity::{Sensitivity, study as sensitivity_study};
 use crate::terminal::{Spinner, counted};
 use tokenrouter_dtmc::{
     Certificate, Chain, ClosedSystem, Coarse, Limits, Prediction, QuantumStudy, SearchOptions, SearchResult, Spread,
-    Strategy, TableRow, Thresholds, Uncertainty, best_within_time_per_token, certify, optimize_with_progress,
-    propagate, quantum_study, solve, threshold_table_rows,
+    Strategy, TableRow, Thresholds, best_within_time_per_token, certify, optimize_with_progress, propagate,
+    quantum_study, solve, threshold_table_rows,
 };
 
 /// Largest relative error for which a coarser quantum answers instead of the simulator.
@@ -177,22 +177,10 @@ fn spreads(
     candidates: &[Prediction],
     options: &SearchOptions,
 ) -> anyhow::Result<Option<Vec<Spread>>> {
-    if args.latency_error.is_empty() && args.routing_samples.is_empty() {
+    let known = (args.latency_error.as_slice(), args.routing_samples.as_slice());
+    let sizes = (system.models(), system.routing_states());
+    let Some(uncertainty) = uncertainty(known, sizes, (args.draws, args.seed, args.confidence)) else {
         return Ok(None);
-    }
-    let latency_relative_error =
-        if args.latency_error.is_empty() { vec![0.0; system.models()] } else { args.latency_error.clone() };
-    let routing_samples = if args.routing_samples.is_empty() {
-        vec![None; system.routing_states()]
-    } else {
-        args.routing_samples.iter().copied().map(Some).collect()
-    };
-    let uncertainty = Uncertainty {
-        latency_relative_error,
-        routing_samples,
-        draws: args.draws,
-        seed: args.seed,
-        confidence: args.confidence,
     };
     // The near-ties, and at least the runner-up.
     let compared = search.map_or(1, |found| found.near_ties.max(5)).min(COMPARED).min(candidates.len());

@@ -78,18 +78,7 @@ fn token_costs(args: &PlanArgs, models: usize) -> anyhow::Result<Option<Vec<Toke
 
 /// What is known of the measurements, where something was said of it.
 pub(super) fn uncertainty(args: &PlanArgs, system: &System) -> Option<Uncertainty> {
-    if args.latency_error.is_empty() && args.routing_samples.is_empty() {
-        return None;
-    }
-    let or = |given: &[f64], count: usize| if given.is_empty() { vec![0.0; count] } else { given.to_vec() };
-    Some(Uncertainty {
-        latency_relative_error: or(&args.latency_error, system.latencies_ms.len()),
-        routing_samples: match args.routing_samples.as_slice() {
-            [] => vec![None; system.routing.len()],
-            samples => samples.iter().copied().map(Some).collect(),
-        },
-        draws: args.draws,
-        seed: args.seed,
-        confidence: args.confidence,
-    })
+    let known = (args.latency_error.as_slice(), args.routing_samples.as_slice());
+    let sizes = (system.latencies_ms.len(), system.routing.len());
+    input::uncertainty(known, sizes, (args.draws, args.seed, args.confidence))
 }
