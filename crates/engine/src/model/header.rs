@@ -35,10 +35,14 @@ pub(super) struct Header {
 /// Reads the header of a file of `length` bytes. Nothing larger than the file is allocated.
 pub(super) fn read(source: impl Read, length: u64) -> Result<Header, String> {
     let mut reader = Reader { source, length, left: length, wide: true };
-    let magic: [u8; 4] = reader.array()?;
+    let magic: [u8; 4] = reader.array().map_err(|_| "not a GGUF file: shorter than 4 bytes")?;
     if &magic != b"GGUF" {
-        return Err(format!("it starts with {magic:?}, not with `GGUF`"));
+        return Err(format!("not a GGUF file: it starts with {magic:?}, not with `GGUF`"));
     }
+    read_after_magic(&mut reader).map_err(|error| format!("GGUF header cannot be read: {error}"))
+}
+
+fn read_after_magic(reader: &mut Reader<impl Read>) -> Result<Header, String> {
     match reader.u32()? {
         1 => reader.wide = false,
         2 | 3 => {}
@@ -64,7 +68,7 @@ pub(super) fn read(source: impl Read, length: u64) -> Result<Header, String> {
             _ => return Err(format!("`general.alignment` is {value:?}, allowed are numbers above 0")),
         },
     };
-    let end = length - reader.left;
+    let end = reader.length - reader.left;
     let data = end.checked_next_multiple_of(alignment).ok_or("`general.alignment` is too large")?;
     let mut tensors = HashMap::new();
     for (name, mut info) in infos {

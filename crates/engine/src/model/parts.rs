@@ -136,18 +136,8 @@ impl Part {
     fn open(path: &Path) -> Result<Self, ModelError> {
         let file = File::open(path).map_err(|error| ModelError::io(path, error))?;
         let mut reader = BufReader::new(file);
-        let mut magic = [0u8; 4];
-        reader
-            .read_exact(&mut magic)
-            .map_err(|_| ModelError::invalid(path, "not a GGUF file: shorter than 4 bytes"))?;
-        if &magic != b"GGUF" {
-            let message = format!("not a GGUF file: it starts with {magic:?}, not with `GGUF`");
-            return Err(ModelError::invalid(path, message));
-        }
-        reader.rewind().map_err(|error| ModelError::io(path, error))?;
         let length = std::fs::metadata(path).map_err(|error| ModelError::io(path, error))?.len();
-        let header = header::read(&mut reader, length)
-            .map_err(|error| ModelError::invalid(path, format!("GGUF header cannot be read: {error}")))?;
+        let header = header::read(&mut reader, length).map_err(|error| ModelError::invalid(path, error))?;
         check_extent(path, length, &header)?;
         Ok(Self { path: path.to_owned(), header, file: Mutex::new(reader.into_inner()) })
     }
