@@ -120,6 +120,27 @@ fn generated_data_depend_on_the_arguments_only_and_grow() {
     let followed = (1..tokens.len()).filter(|at| written[*at] == 1);
     assert!(followed.clone().count() > 5 && followed.into_iter().all(|at| tokens[at] == top[(at - 1) * 4]));
     let other = dir.path().join("a").to_str().expect("utf-8").to_owned();
+    let pair = dir.path().join("pair.yaml");
+    let yaml = format!(
+        "models: {{a: {{path: {model}, threads: 1}}, b: {{path: {model}, threads: 1}}}}\n\
+         routing: {{method: random, probability: 0.5}}\nsystem: {{max_active: 3}}\n"
+    );
+    std::fs::write(&pair, yaml).expect("writable");
+    let pair = pair.to_str().expect("utf-8");
+    let refused = run(&[
+        &["generate", "--model", &model, "--prompts", prompts.to_str().expect("utf-8")][..],
+        &["--top-k", "4", "--length", "12", "--config", pair, "-o", &other],
+    ]
+    .concat());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--config does not go with prompts that have `then`"));
+    // Two models with the same weights write greedily what one of them writes.
+    std::fs::write(&prompts, "{\"tokens\": [5, 6, 7]}\n{\"tokens\": [11]}\n").expect("writable");
+    let greedy = ["--tokens", "60", "--temperature", "0", "--ignore-eos"];
+    generate("alone", &greedy);
+    let routed = generate("routed", &[&greedy[..], &["--config", pair]].concat());
+    assert_eq!(routed["tokens"], 60, "all sequences go on to their length");
+    let file = |folder: &str| data(&dir.path().join(folder).join("part-00000.safetensors"));
+    assert!(file("alone") == file("routed"));
     let refused = run(&["generate", "--model", &model, "--seed", "1", "--top-k", "4", "-o", &other]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("was written with seed 0, not 1"));

@@ -7,6 +7,7 @@
 
 mod part;
 mod prompts;
+mod routed;
 mod sequences;
 
 use std::io::Write as _;
@@ -22,7 +23,8 @@ use tokenrouter_engine::model::ModelFiles;
 
 use self::part::{Story, existing};
 use self::prompts::Prompt;
-use self::sequences::{Sampling, write_part};
+use self::routed::Writer;
+use self::sequences::{Sampling, plan, write_part};
 use crate::error::{Interrupted, usage};
 use crate::interrupt;
 use crate::offline::{OfflineModel, Output, Use, model_config, weight_dtype};
@@ -41,6 +43,12 @@ pub struct GenerateArgs {
     /// project. Prompts are taken in random order, again and again.
     #[arg(long, value_name = "JSONL")]
     prompts: Option<PathBuf>,
+    /// A configuration whose system writes, routed; the model reads: text like that which a student meets when it is served.
+    #[arg(long, value_name = "YAML")]
+    config: Option<PathBuf>,
+    /// Go on where the model ends, up to `--length`.
+    #[arg(long)]
+    ignore_eos: bool,
     /// Folder for the data: `part-00000.safetensors` and so on. What is there is kept.
     #[arg(long, short)]
     out: PathBuf,
@@ -76,6 +84,13 @@ pub struct GenerateArgs {
     output: Output,
 }
 
+impl GenerateArgs {
+    /// The option that decides where sequences end, if one does.
+    fn own_ends(&self) -> Option<&'static str> {
+        if self.config.is_some() { Some("--config") } else { self.ignore_eos.then_some("--ignore-eos") }
+    }
+}
+
 /// What was written.
 #[derive(Debug, Serialize)]
 struct Report {
@@ -104,8 +119,12 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         Some(path) => prompts::read(path, &files.text, (args.length, files.arch.vocab))?,
         None => prompts::built_in(&files.text, args.length)?,
     };
+    if let Some(option) = args.own_ends().filter(|_| prompts.iter().any(|prompt| !prompt.then.is_empty())) {
+        return Err(usage(format!("{option} does not go with prompts that have `then`")));
+    }
     std::fs::create_dir_all(&args.out).with_context(|| format!("cannot create the folder `{}`", args.out.display()))?;
-    let story = Story { model: args.model.clone(), seed: args.seed, top_k: args.top_k };
+    let writer = args.config.as_ref().map_or_else(|| args.model.clone(), |path| path.display().to_string());
+    let story = Story { model: args.model.clone(), seed: args.seed, top_k: args.top_k, writer };
     let (first, before) = existing(&args.out, &story)?;
     let report = write(args, &files, &prompts, &story, (first, before))?;
     print(&report, args.output)?;
@@ -121,12 +140,19 @@ fn write(
 ) -> anyhow::Result<Report> {
     let purpose = Use::Sample { slots: args.batch, length: args.length, top_k: args.top_k };
     let mut model = OfflineModel::load(files, args.dtype, args.threads, purpose)?;
+    let writer = args.config.as_ref().map(|path| Writer::launch(path, files.arch.vocab)).transpose()?;
     let bar = crate::terminal::counted(args.tokens.saturating_sub(before) as u64, "tokens");
-    let sampling =
-        Sampling { temperatures: &args.temperature, seed: args.seed, length: args.length, sequences: args.sequences };
+    let sampling = Sampling {
+        temperatures: &args.temperature,
+        seed: args.seed,
+        length: args.length,
+        sequences: args.sequences,
+        ignore_eos: args.ignore_eos,
+    };
     let (mut part, mut tokens, begin) = (first, before, Instant::now());
     while tokens < args.tokens {
-        let Some(written) = write_part(&mut model, prompts, &sampling, part, &bar)? else {
+        let Some(written) = write_part(&mut model, plan(prompts, &sampling, part), &sampling, writer.as_ref(), &bar)?
+        else {
             let message = format!("`{}` has {part} files with {tokens} tokens", args.out.display());
             return Err(Interrupted(message).into());
         };

@@ -33,6 +33,8 @@ pub(super) struct Story {
     pub(super) model: String,
     pub(super) seed: u64,
     pub(super) top_k: usize,
+    /// Who wrote: the model, or the configuration of a routed system.
+    pub(super) writer: String,
 }
 
 impl Story {
@@ -41,6 +43,7 @@ impl Story {
             ("model", self.model.clone()),
             ("seed", self.seed.to_string()),
             ("top_k", self.top_k.to_string()),
+            ("writer", self.writer.clone()),
             ("command", crate::offline::command_line()),
         ];
         entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
@@ -127,7 +130,7 @@ mod tests {
     #[test]
     fn files_are_counted_and_must_belong_together() {
         let dir = tempfile::tempdir().expect("a folder");
-        let story = Story { model: "demo".into(), seed: 3, top_k: 2 };
+        let story = Story { model: "demo".into(), seed: 3, top_k: 2, writer: "demo".into() };
         assert_eq!(existing(dir.path(), &story).expect("empty"), (0, 0));
         let mut part = Part::default();
         part.push(

@@ -11,6 +11,7 @@ use tokenrouter_core::{Request, RequestId, SamplingParams};
 
 use super::part::Part;
 use super::prompts::Prompt;
+use super::routed::Writer;
 use crate::interrupt;
 use crate::offline::OfflineModel;
 
@@ -23,30 +24,39 @@ pub(super) struct Sampling<'a> {
     pub(super) length: usize,
     /// Sequences of a file.
     pub(super) sequences: usize,
+    /// Go on where the model ends.
+    pub(super) ignore_eos: bool,
 }
 
-struct Sequence {
-    request: Arc<Request>,
+pub(super) struct Sequence {
+    pub(super) request: Arc<Request>,
     /// All tokens so far, whoever they are from; those from `stored` on have not been computed.
-    log: Vec<u32>,
+    pub(super) log: Vec<u32>,
     /// For every token of the log: whether the model sampled it.
     sampled: Vec<bool>,
     stored: usize,
     then: VecDeque<Vec<u32>>,
+    /// Nothing is added to the log: it was written by another system.
+    complete: bool,
     /// `[stored, k]`.
     top: Vec<(u32, f32)>,
 }
 
-/// Samples the sequences of file `part`: a function of its number and the arguments. `None` if the command was asked to
-/// end before it was complete.
+/// Samples the sequences of a file, or lets the model read what `writer` writes: a function of what `plan` gave. `None` if the
+/// command was asked to end before it was complete.
 pub(super) fn write_part(
     model: &mut OfflineModel,
-    prompts: &[Prompt],
+    mut planned: Vec<Sequence>,
     sampling: &Sampling<'_>,
-    part: usize,
+    writer: Option<&Writer>,
     bar: &ProgressBar,
 ) -> anyhow::Result<Option<Part>> {
-    let mut waiting: VecDeque<(usize, Sequence)> = plan(prompts, sampling, part).into_iter().enumerate().collect();
+    if let Some(writer) = writer
+        && !writer.write(&mut planned, sampling.length)?
+    {
+        return Ok(None);
+    }
+    let mut waiting: VecDeque<(usize, Sequence)> = planned.into_iter().enumerate().collect();
     let mut slots: Vec<Option<(usize, Sequence)>> = (0..model.slots).map(|_| None).collect();
     let mut done: Vec<Option<Sequence>> = (0..waiting.len()).map(|_| None).collect();
     let (mut batch, mut step) = (Batch::default(), StepOutput::default());
@@ -85,8 +95,8 @@ pub(super) fn write_part(
     Ok(Some(written))
 }
 
-/// Prompts in random order, all of them before any of them again; a temperature for each.
-fn plan(prompts: &[Prompt], sampling: &Sampling<'_>, part: usize) -> Vec<Sequence> {
+/// The sequences of file `part`: prompts in random order, all of them before any of them again; a temperature for each.
+pub(super) fn plan(prompts: &[Prompt], sampling: &Sampling<'_>, part: usize) -> Vec<Sequence> {
     let (seed, temperatures) = (sampling.seed, sampling.temperatures);
     let mut order: (usize, Vec<usize>) = (usize::MAX, Vec::new());
     let first = part * sampling.sequences;
@@ -98,7 +108,7 @@ fn plan(prompts: &[Prompt], sampling: &Sampling<'_>, part: usize) -> Vec<Sequenc
         let prompt = &prompts[order.1[place]];
         let draw = draw_u64(seed, u64::MAX, number as u64, Purpose::Workload);
         let temperature = temperatures[(draw % temperatures.len() as u64) as usize];
-        let params = SamplingParams { temperature, seed, ..SamplingParams::default() };
+        let params = SamplingParams { temperature, seed, ignore_eos: sampling.ignore_eos, ..SamplingParams::default() };
         // Positions of draws count from the first token, so that forced tokens have positions too.
         let request = Request::new(prompt.tokens[..1].to_vec(), params, number as u64);
         Sequence {
@@ -107,6 +117,7 @@ fn plan(prompts: &[Prompt], sampling: &Sampling<'_>, part: usize) -> Vec<Sequenc
             sampled: vec![false; prompt.tokens.len()],
             stored: 0,
             then: prompt.then.iter().cloned().collect(),
+            complete: false,
             top: Vec::new(),
         }
     };
@@ -124,6 +135,13 @@ fn shuffled(n: usize, seed: u64, round: u64) -> Vec<usize> {
 }
 
 impl Sequence {
+    /// Takes what another system wrote after the prompt, to its end.
+    pub(super) fn complete_with(&mut self, tokens: impl Iterator<Item = u32>) {
+        self.log.extend(tokens);
+        self.sampled.resize(self.log.len(), true);
+        self.complete = true;
+    }
+
     /// Adds its next token to a batch.
     fn push(&self, id: RequestId, table: &[u32], batch: &mut Batch) {
         let end = self.stored + 1;
@@ -140,11 +158,11 @@ impl Sequence {
         if self.stored < self.log.len() {
             return false;
         }
-        if self.log.len() >= length {
+        if self.complete || self.log.len() >= length {
             return true;
         }
         let ended = self.log.last().is_some_and(|last| eos.contains(last)) && self.sampled.last() == Some(&true);
-        if ended {
+        if ended && !self.request.sampling.ignore_eos {
             let Some(mut forced) = self.then.pop_front() else { return true };
             forced.truncate(length - self.log.len());
             self.sampled.extend(forced.iter().map(|_| false));
@@ -183,6 +201,7 @@ mod tests {
             sampled: vec![false; 2],
             stored: 0,
             then: VecDeque::from([vec![8, 2]]),
+            complete: false,
             top: Vec::new(),
         };
         // `2` ends a sequence, but only where the model wrote it.
