@@ -59,6 +59,21 @@ impl Dot for AvxVnni {
     }
 }
 
+/// The same sums, in registers, before anything that follows: the compiler would otherwise compute the products of a whole block,
+/// add them up as trees, and move most of them to the stack and back.
+///
+/// # Safety
+/// AVX.
+#[inline]
+#[target_feature(enable = "avx")]
+unsafe fn in_order([mut a, mut b]: Pair<__m256i>) -> Pair<__m256i> {
+    // SAFETY: there is no instruction.
+    unsafe {
+        std::arch::asm!("/* {0} {1} */", inout(ymm_reg) a, inout(ymm_reg) b, options(nomem, nostack, preserves_flags))
+    };
+    [a, b]
+}
+
 /// A pair of vectors: the sums of 16 outputs.
 type Pair<T> = [T; 2];
 
@@ -176,6 +191,7 @@ impl Tile for Tile4 {
                             dot[m][half] = D::add(dot[m][half], nibbles[half], value);
                         }
                     }
+                    dot[m] = in_order(dot[m]);
                 }
             }
             for half in 0..2 {
@@ -213,6 +229,7 @@ impl Tile for Tile8 {
                         if !D::BYTES {
                             dots[1][m] = D::add(dots[1][m], high, value);
                         }
+                        [dots[0][m], dots[1][m]] = in_order([dots[0][m], dots[1][m]]);
                     }
                 }
                 let scales = load_half(&self.scales, half);
